@@ -1,0 +1,1 @@
+"""Controllers, a folder per kind: a pure planner and a thin kopf adapter."""

@@ -1,0 +1,1 @@
+"""The host as a daemon sees it: files, PCI and IOMMU model, vetoes, locks, journal, bounded writes."""
