@@ -1,0 +1,111 @@
+"""Conditions in the shape of metav1.Condition, and the pure rules for changing them.
+
+Source: Kubernetes API conventions, "Typical status properties": ``lastTransitionTime`` moves only when ``status``
+changes, ``message`` is at most 32768 characters, ``reason`` is never empty.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from crds.models.base import Model, schema_notes
+
+MESSAGE_LIMIT: Final = 32768
+_CUT_MARK: Final = " … (cut)"
+
+
+class Status(StrEnum):
+    """Whether a condition holds."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(Model):
+    """One observation of an object's state."""
+
+    type: Annotated[str, Field(min_length=1, max_length=316, description="What is observed, e.g. `Ready`.")]
+    status: Annotated[Status, Field(description="Whether it holds: `True`, `False` or `Unknown`.")]
+    observed_generation: Annotated[
+        int | None, Field(ge=0, description="The metadata.generation that this condition was computed from.")
+    ] = None
+    last_transition_time: Annotated[
+        str,
+        Field(
+            max_length=32,
+            description="When `status` last changed (RFC 3339, UTC).",
+            json_schema_extra={"format": "date-time"},
+        ),
+    ]
+    reason: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=1024,
+            pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+            description="Why, as one stable CamelCase word.",
+        ),
+    ]
+    message: Annotated[str, Field(max_length=MESSAGE_LIMIT, description="Why, for a human; may be empty.")]
+
+
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Field(
+        max_length=16,
+        description="The latest observations of the object's state, one per type.",
+        json_schema_extra=schema_notes(list_type="map", list_map_keys=["type"]),
+    ),
+]
+
+
+def truncate_message(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    """The text, cut to ``limit`` characters with a mark that says so."""
+    return text if len(text) <= limit else text[: limit - len(_CUT_MARK)] + _CUT_MARK
+
+
+def condition(
+    type: str,
+    status: Status | bool | None,
+    reason: str,
+    message: str = "",
+    *,
+    now: str,
+    observed_generation: int | None = None,
+) -> Condition:
+    """A condition whose status is given as a Status, or as True, False or None (Unknown)."""
+    if not isinstance(status, Status):
+        status = {True: Status.TRUE, False: Status.FALSE, None: Status.UNKNOWN}[status]
+    fields = {} if observed_generation is None else {"observed_generation": observed_generation}
+    return Condition(
+        type=type,
+        status=status,
+        reason=reason,
+        message=truncate_message(message),
+        last_transition_time=now,
+        **fields,
+    )
+
+
+def find_condition(conditions: Iterable[Condition], type: str) -> Condition | None:
+    """The condition of that type, or None."""
+    return next((c for c in conditions if c.type == type), None)
+
+
+def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tuple[Condition, ...]:
+    """``new``, each with the old transition time where its status has not changed.
+
+    Types that ``new`` does not name are dropped: the caller states the whole set that it owns.
+    """
+    former = {c.type: c for c in old}
+    merged = []
+    for fresh in new:
+        before = former.get(fresh.type)
+        if before is not None and before.status == fresh.status:
+            merged.append(fresh.model_copy(update={"last_transition_time": before.last_transition_time}))
+        else:
+            merged.append(fresh)
+    return tuple(merged)

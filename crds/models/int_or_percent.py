@@ -1,0 +1,45 @@
+"""An amount of nodes, absolute or as a percentage of the nodes that a policy matches."""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, StrictInt
+
+from crds.models.base import schema_notes
+
+PERCENT_PATTERN: Final = r"^(100|[1-9][0-9]?)%$"
+
+
+def scaled(value: int | str, total: int) -> int:
+    """How many of ``total`` the value allows; percentages are rounded up, at least 1.
+
+    Rounded as a DaemonSet rounds its maxUnavailable (k8s.io/api apps/v1 RollingUpdateDaemonSet): up, so that a
+    percentage never means "nothing may ever move".
+    """
+    if isinstance(value, int):
+        return max(1, value)
+    return max(1, -(-int(value.removesuffix("%")) * total // 100))
+
+
+def _checked(value: int | str) -> int | str:
+    if isinstance(value, str):
+        if not re.match(PERCENT_PATTERN, value):
+            raise ValueError(f"{value!r} is neither a number of nodes nor a percentage from 1% to 100%")
+    elif not 1 <= value <= 100000:
+        raise ValueError(f"{value} is out of range: at least 1 node may be unavailable, at most 100000")
+    return value
+
+
+IntOrPercent = Annotated[
+    StrictInt | str,
+    AfterValidator(_checked),
+    Field(
+        json_schema_extra={
+            **schema_notes(int_or_string=True),
+            "pattern": PERCENT_PATTERN,
+            "minimum": 1,
+            "maximum": 100000,
+            "maxLength": 4,
+        }
+    ),
+]

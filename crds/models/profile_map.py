@@ -1,0 +1,145 @@
+"""VGPUProfileMap: which vGPU profile each SR-IOV function of a card carries."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from crds.models.base import KubeObject, Model, schema_notes
+from crds.models.conditions import Conditions
+from crds.models.device_match import DeviceMatch
+
+ProfileName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+ExtendedResourceName = Annotated[
+    str,
+    Field(
+        min_length=3,
+        max_length=317,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+    ),
+]
+
+
+class MixedSizes(StrEnum):
+    """Whether one card may carry profiles of different frame buffer sizes."""
+
+    FORBID = "Forbid"
+    ALLOW = "Allow"
+
+
+class Unassigned(StrEnum):
+    """What is done with virtual functions that the layout does not use."""
+
+    CLEAR = "Clear"
+    LEAVE = "Leave"
+
+
+class Framework(StrEnum):
+    """How the driver offers vGPUs: vendor-specific VFIO on virtual functions, mediated devices, or what is there."""
+
+    AUTO = "Auto"
+    VENDOR_VFIO = "VendorVFIO"
+    MDEV = "Mdev"
+
+
+class LayoutEntry(Model):
+    """So many vGPUs of one profile on each card."""
+
+    profile: Annotated[
+        ProfileName,
+        Field(
+            description=(
+                "The profile by name, e.g. `L40S-24Q`; numeric ids differ by driver release and are looked up on the "
+                "host."
+            )
+        ),
+    ]
+    count: Annotated[int, Field(ge=1, le=256, description="How many on each card.")]
+    resource_name: Annotated[
+        ExtendedResourceName | None,
+        Field(
+            description="The extended resource under which KubeVirt's own path offers it, e.g. `nvidia.com/L40S-24Q`."
+        ),
+    ] = None
+
+
+class CardLayout(Model):
+    """What the matched cards carry."""
+
+    match: Annotated[DeviceMatch, Field(description="Which cards; the first match wins.")]
+    layout: Annotated[
+        tuple[LayoutEntry, ...],
+        Field(
+            min_length=1,
+            max_length=32,
+            description="The profiles of each card.",
+            json_schema_extra=schema_notes(list_type="atomic"),
+        ),
+    ]
+    mixed_sizes: Annotated[
+        MixedSizes, Field(description="`Allow` turns on the card's mixed-size mode where frame buffer sizes differ.")
+    ] = MixedSizes.FORBID
+    unassigned: Annotated[
+        Unassigned,
+        Field(
+            description="Virtual functions beyond the layout: `Clear` takes an unused profile off, `Leave` leaves it."
+        ),
+    ] = Unassigned.LEAVE
+    framework: Annotated[Framework, Field(description="How vGPUs are made; `Auto` takes what the host offers.")] = (
+        Framework.AUTO
+    )
+
+
+class ProfileMapSpec(Model):
+    """What the platform team wants."""
+
+    gpus: Annotated[
+        tuple[CardLayout, ...],
+        Field(
+            min_length=1,
+            max_length=32,
+            description="Layouts; the first that matches a card decides it.",
+            json_schema_extra=schema_notes(list_type="atomic"),
+        ),
+    ]
+
+
+class VGPUTotals(Model):
+    """vGPUs of all profiles, over all nodes."""
+
+    desired: Annotated[int, Field(ge=0, description="vGPUs that the map asks for.")]
+    ready: Annotated[int, Field(ge=0, description="vGPUs that exist and were verified in this boot.")]
+    failed: Annotated[int, Field(ge=0, description="vGPUs that could not be made.")]
+    in_use: Annotated[int, Field(ge=0, description="vGPUs that a VM holds.")]
+
+
+class ProfileCounts(VGPUTotals):
+    """vGPUs of one profile, over all nodes."""
+
+    profile: Annotated[ProfileName, Field(description="The profile.")]
+
+
+class ProfileMapStatus(Model):
+    """What has become of it; written by the profile-map controller."""
+
+    observed_generation: Annotated[
+        int | None, Field(ge=0, description="The metadata.generation that this status was computed from.")
+    ] = None
+    conditions: Conditions = ()
+    totals: Annotated[VGPUTotals | None, Field(description="vGPUs of all profiles.")] = None
+    profiles: Annotated[
+        tuple[ProfileCounts, ...],
+        Field(
+            max_length=64,
+            description="vGPUs by profile.",
+            json_schema_extra=schema_notes(list_type="map", list_map_keys=["profile"]),
+        ),
+    ] = ()
+
+
+class VGPUProfileMap(KubeObject):
+    """Which vGPU profile each SR-IOV function of a card carries; a policy with mode VGPU refers to it."""
+
+    kind: Literal["VGPUProfileMap"] = "VGPUProfileMap"
+    spec: Annotated[ProfileMapSpec, Field(description="What the platform team wants.")]
+    status: Annotated[ProfileMapStatus | None, Field(description="What has become of it.")] = None
