@@ -1,0 +1,68 @@
+# Every target sets up what it needs: .venv from pyproject.toml, system packages, and the control plane's binaries
+# (built from Go modules, cached in ~/.cache/npufleet). Nothing else has to be installed by hand.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+  if command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+BIN := .venv/bin
+VENV := .venv/.installed-$(shell sha256sum pyproject.toml | cut -c1-12)
+PYTEST := $(BIN)/python -m pytest -p tests.allowed_skips
+
+.PHONY: help venv demo test lint format test-unit test-cluster binaries generate clean
+
+help: ## This list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV): pyproject.toml
+	@hack/install-system-packages "$(PYTHON)"
+	@echo "npufleet: setting up .venv ($(PYTHON))" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@rm -f .venv/.installed-* && touch $@
+
+venv: $(VENV)
+
+demo: $(VENV) ## The main job on this machine: commits, a real API server, simulated nodes. DEMO_ARGS=--keep leaves it running.
+	@$(BIN)/npufleet demo $(DEMO_ARGS)
+
+# The binaries build while lint and the unit plane run; the cluster plane's summary line closes the run.
+test: $(VENV) ## Everything that runs without special hardware: lint, unit, cluster.
+	@$(MAKE) --no-print-directory -j2 lint-and-unit binaries
+	@$(MAKE) --no-print-directory test-cluster
+
+.PHONY: lint-and-unit
+lint-and-unit: $(VENV)
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test-unit
+
+lint: $(VENV) ## ruff, mypy, import-linter, generated files up to date.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m crds.generator --check
+	$(BIN)/python -m simulated_node.rules --check
+
+format: $(VENV) ## Put the code in the house's format.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test-unit: $(VENV) ## Pure planners and rules, daemons on the simulated node; seconds.
+	$(PYTEST) tests/unit $(PYTEST_ARGS)
+
+test-cluster: $(VENV) binaries ## Real etcd, API server, controller-manager and scheduler; our real processes.
+	$(PYTEST) tests/cluster $(PYTEST_ARGS)
+
+binaries: $(VENV) ## Build (once) the control plane that demo and tests run.
+	@$(BIN)/npufleet cluster build
+
+generate: $(VENV) ## Manifests and reference docs from the models and rules.
+	$(BIN)/python -m crds.generator
+	$(BIN)/python -m simulated_node.rules --write
+
+clean: ## Remove .venv and caches of this folder; the binaries' cache outside stays.
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
