@@ -1,1 +1,1 @@
-"""What every npufleet process needs: API client, status writer, store, queue, Lease, metrics, health, settings, logs."""
+"""What every process needs: API client, status writer, store, queue, Lease, metrics, health, settings, logs."""
