@@ -1,0 +1,175 @@
+"""The control plane's programs, built from published Go modules (hack/) with the ordinary `go`: nothing is downloaded
+ready-made, and what was built once is kept outside the repository under a key of everything that went into it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.cluster.errors import ClusterError
+from cli.cluster.go_toolchain import FIXED_ENVIRONMENT, GoToolchain, find_go, go_build
+from cli.cluster.locks import locked
+from cli.cluster.progress import Progress
+
+HACK = Path(__file__).resolve().parents[2] / "hack"
+BIN_DIR_VARIABLE = "NPUFLEET_BIN_DIR"
+CACHE_VARIABLE = "NPUFLEET_CACHE"
+
+# The control plane reports the version that is linked in; without it clients see v0.0.0 and refuse to work.
+KUBERNETES_MODULE = "k8s.io/kubernetes"
+ETCD_MODULE = "go.etcd.io/etcd/server/v3"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How one program is built: the tools module under hack/, its package, and the module its version comes from."""
+
+    folder: str
+    package: str
+    version_of: str
+
+
+# In the order in which a starting control plane needs them.
+PROGRAMS = {
+    "etcd": Program("etcd", ETCD_MODULE, ETCD_MODULE),
+    **{
+        name: Program("kubernetes", f"k8s.io/kubernetes/cmd/{name}", KUBERNETES_MODULE)
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+    },
+}
+
+
+def cache_directory() -> Path:
+    """$NPUFLEET_CACHE, or ~/.cache/npufleet."""
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "npufleet"
+
+
+def ensure_binaries(
+    names: Iterable[str], *, bin_dir: Path | None = None, progress: Progress | None = None
+) -> dict[str, Path]:
+    """The paths of the named programs, built first where the cache has none (etcd, then kube-apiserver, then the rest).
+
+    `bin_dir` (or $NPUFLEET_BIN_DIR) holds ready programs that are used as they are. Several processes may call this at
+    once: one builds, the others wait and say so. Raises ClusterError when a program is missing from `bin_dir`, and when
+    Go is missing, too old, or fails; a failed or interrupted build leaves nothing that a later call would use.
+    """
+    wanted = set(names)
+    unknown = wanted - PROGRAMS.keys()
+    if unknown:
+        raise ClusterError(f"unknown programs {sorted(unknown)}: known are {', '.join(PROGRAMS)}")
+    ordered = [name for name in PROGRAMS if name in wanted]
+    given = bin_dir if bin_dir is not None else _bin_dir_of_environment()
+    if given is not None:
+        return _given(given, ordered)
+    reporter = progress or Progress()
+    return {name: _built(name, reporter) for name in ordered}
+
+
+def _bin_dir_of_environment() -> Path | None:
+    value = os.environ.get(BIN_DIR_VARIABLE)
+    return Path(value).expanduser() if value else None
+
+
+def _given(directory: Path, names: list[str]) -> dict[str, Path]:
+    paths = {name: (directory / name).absolute() for name in names}
+    missing = [name for name, path in paths.items() if not (path.is_file() and os.access(path, os.X_OK))]
+    if missing:
+        raise ClusterError(
+            f"{directory} holds no executable {', '.join(missing)}: put it there, or leave out --bin-dir and "
+            f"${BIN_DIR_VARIABLE} so that it is built"
+        )
+    return paths
+
+
+def _built(name: str, progress: Progress) -> Path:
+    program = PROGRAMS[name]
+    module = HACK / program.folder
+    try:
+        go_mod, go_sum = (module / "go.mod").read_bytes(), (module / "go.sum").read_bytes()
+    except OSError as error:
+        raise ClusterError(
+            f"{error.filename} cannot be read ({error.strerror}): programs are built in a checkout of npufleet only; "
+            f"elsewhere give ready ones with --bin-dir or ${BIN_DIR_VARIABLE}"
+        ) from error
+    go = find_go(module)
+    version = required_version(go_mod.decode(), program.version_of)
+    flags = build_flags(program, version)
+    key = content_key(go_mod, go_sum, go, flags)
+    binaries = cache_directory() / "binaries"
+    target = binaries / f"{program.folder}-{version}-{key}" / name
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _build(name, version, go, module, [*flags, program.package], target, progress)
+    except OSError as error:
+        raise ClusterError(
+            f"{error.filename or binaries}: {error.strerror}; programs are kept there, choose another place with "
+            f"${CACHE_VARIABLE}"
+        ) from error
+    return target
+
+
+def _build(
+    name: str, version: str, go: GoToolchain, module: Path, arguments: list[str], target: Path, progress: Progress
+) -> None:
+    # One lock for all builds of this cache: two at once on the same machine are slower than one after the other.
+    lock = target.parent.parent / "build.lock"
+    waiting = progress.waiting(f"{name}: waiting for another build")
+    with locked(lock, f"builds {name}", waiting=waiting.tick):
+        waiting.clear()
+        if target.exists():
+            return
+        for left_over in target.parent.glob(f".{name}.*.partial"):  # of a builder that was killed: we hold its lock
+            left_over.unlink(missing_ok=True)
+        partial = target.with_name(f".{name}.{os.getpid()}.partial")
+        try:
+            with progress.step(
+                f"building {name} {version} with {go.version} (first time only)", f"{name} built"
+            ) as step:
+                go_build(go, module, ["-o", str(partial), *arguments], log=target.with_name(f"{name}.log"), step=step)
+            _to_disk(partial)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Without this a power cut after the rename could leave an empty file that counts as built."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def required_version(go_mod: str, module: str) -> str:
+    """The version of `module` that a go.mod requires, e.g. `v1.37.2`."""
+    line = re.search(rf"^(?:require)?\s*{re.escape(module)}\s+(v\S+)", go_mod, re.MULTILINE)
+    if line is None:
+        raise ClusterError(f"go.mod does not require {module}: restore hack/ from the repository")
+    return line[1]
+
+
+def build_flags(program: Program, version: str) -> list[str]:
+    """The flags of `go build`: the same for everybody, so that the same inputs give the same program."""
+    linker = "-s -w"
+    if program.version_of == KUBERNETES_MODULE:
+        major, minor = version.removeprefix("v").split(".")[:2]
+        prefix = "k8s.io/component-base/version"
+        linker += f" -X {prefix}.gitVersion={version} -X {prefix}.gitMajor={major} -X {prefix}.gitMinor={minor}"
+    return ["-buildvcs=false", "-trimpath", "-ldflags", linker]
+
+
+def content_key(go_mod: bytes, go_sum: bytes, go: GoToolchain, flags: list[str]) -> str:
+    """16 hex digits over everything that decides what comes out of the build."""
+    digest = hashlib.sha256()
+    environment = [f"{name}={value}" for name, value in sorted(FIXED_ENVIRONMENT.items())]
+    for part in (go_mod, go_sum, *(text.encode() for text in (go.version, go.target, *flags, *environment))):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,102 @@
+"""The `npufleet` command: one entry, to which each sub-command's module adds itself.
+
+A module named in COMMANDS offers `register(subparsers)`; its parser sets `run`, a function of the parsed arguments that
+returns an exit code. Expected failures are raised as CommandError, so that all commands report them in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from enum import IntEnum
+from importlib.metadata import PackageNotFoundError, version
+
+COMMANDS = ("cli.cluster.command",)
+
+DESCRIPTION = """\
+npufleet: every accelerator of a Kubernetes fleet, run from Git.
+"""
+EPILOG = """\
+exit codes:
+  0  clean
+  1  findings: violations, or something was refused
+  2  wrong usage
+  3  internal error, or something could not be reached
+  4  changes (only where a command offers --exit-code)
+
+`npufleet COMMAND --help` explains a command.
+"""
+
+
+class ExitCode(IntEnum):
+    """What every sub-command ends with."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    USAGE = 2
+    INTERNAL = 3
+    CHANGES = 4
+
+
+class CommandError(Exception):
+    """Ends a command with this text on stderr (what is wrong, and what to do) and this exit code."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.INTERNAL) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npufleet",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"npufleet {_version()}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        importlib.import_module(module).register(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Wrong usage and `--help` end through SystemExit, as argparse does."""
+    parser = build_parser()
+    parsed = parser.parse_args(arguments)
+    try:
+        code = int(parsed.run(parsed))
+        sys.stdout.flush()
+    except CommandError as error:
+        print(f"npufleet {parsed.command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has gone. Without this Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception:
+        # Python's own exit code for this, 1, would read as "findings".
+        traceback.print_exc()
+        print("npufleet: this is a bug in npufleet; please report it with the lines above", file=sys.stderr)
+        return ExitCode.INTERNAL
+    return code
+
+
+def _version() -> str:
+    try:
+        return version("npufleet")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    # Imported by its own name, or sub-commands would raise another CommandError than the one caught here.
+    from cli.main import main as run
+
+    sys.exit(run())
