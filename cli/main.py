@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, version
 
+from cli.cluster.errors import ClusterError
+
 COMMANDS = ("cli.cluster.command",)
 
 DESCRIPTION = """\
@@ -74,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"npufleet {parsed.command}: {error}", file=sys.stderr)
         return error.exit_code
+    except ClusterError as error:  # whichever command needed a control plane
+        print(f"npufleet {parsed.command}: {error}", file=sys.stderr)
+        return ExitCode.INTERNAL
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from cli.main import CommandError, ExitCode
+from cli.main import ExitCode
 
 DESCRIPTION = """\
 Run a real Kubernetes 1.37 control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) on this
@@ -45,12 +45,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "on stderr. Run again, it starts only what is missing; after a reboot it takes up the old data.",
     )
     _directory(up)
-    up.add_argument(
-        "--bin-dir",
-        type=Path,
-        metavar="DIR",
-        help="use the ready programs in DIR instead of building them (also $NPUFLEET_BIN_DIR)",
-    )
+    _bin_dir(up)
     up.add_argument(
         "--no-controllers",
         action="store_true",
@@ -75,6 +70,26 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _directory(kubeconfig)
     kubeconfig.set_defaults(run=_kubeconfig)
 
+    build = verbs.add_parser(
+        "build",
+        help="only build the programs, so that a later `up` or demo starts at once",
+        description="Build the programs of the control plane where the cache has none, and print their paths.",
+    )
+    _bin_dir(build)
+    build.add_argument(
+        "--also", action="append", choices=["kubelet"], default=[], help="build this one, too (may be repeated)"
+    )
+    build.set_defaults(run=_build)
+
+
+def _bin_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bin-dir",
+        type=Path,
+        metavar="DIR",
+        help="use the ready programs in DIR instead of building them (also $NPUFLEET_BIN_DIR)",
+    )
+
 
 def _directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -89,27 +104,32 @@ def _directory(parser: argparse.ArgumentParser) -> None:
 # The imports of certificates and the like stay inside: `npufleet lint --help` must not pay for them.
 
 
+def _build(arguments: argparse.Namespace) -> int:
+    from cli.cluster.binaries import ensure_binaries
+    from cli.cluster.components import COMPONENTS
+
+    for path in ensure_binaries([*COMPONENTS, *arguments.also], bin_dir=arguments.bin_dir).values():
+        print(path)
+    return ExitCode.CLEAN
+
+
 def _up(arguments: argparse.Namespace) -> int:
     from cli.cluster.control_plane import CONTROLLERS
     from cli.cluster.detached import default_directory, up
-    from cli.cluster.errors import ClusterError
     from cli.cluster.progress import Progress
 
     # A terminated `up` must stop what it has started, as an interrupted one does.
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGHUP, _terminated)
     progress = Progress()
-    try:
-        plane = up(
-            arguments.directory or default_directory(),
-            components=() if arguments.no_controllers else CONTROLLERS,
-            audit=arguments.audit,
-            bin_dir=arguments.bin_dir,
-            progress=progress,
-        )
-        version = plane.api().call("GET", "/version")["gitVersion"]
-    except ClusterError as error:
-        raise CommandError(str(error), ExitCode.INTERNAL) from error
+    plane = up(
+        arguments.directory or default_directory(),
+        components=() if arguments.no_controllers else CONTROLLERS,
+        audit=arguments.audit,
+        bin_dir=arguments.bin_dir,
+        progress=progress,
+    )
+    version = plane.api().call("GET", "/version")["gitVersion"]
     progress.say(f"Kubernetes {version} at {plane.url}")
     if plane.audit_log is not None:
         progress.say(f"audit log: {plane.audit_log}")
@@ -119,27 +139,19 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _down(arguments: argparse.Namespace) -> int:
     from cli.cluster.detached import default_directory, down
-    from cli.cluster.errors import ClusterError
     from cli.cluster.progress import Progress
 
     directory = arguments.directory or default_directory()
     progress = Progress()
-    try:
-        if not down(directory, progress=progress):
-            progress.say(f"there is no cluster in {directory}")
-    except ClusterError as error:
-        raise CommandError(str(error), ExitCode.INTERNAL) from error
+    if not down(directory, progress=progress):
+        progress.say(f"there is no cluster in {directory}")
     return ExitCode.CLEAN
 
 
 def _kubeconfig(arguments: argparse.Namespace) -> int:
     from cli.cluster.detached import default_directory, running_kubeconfig
-    from cli.cluster.errors import ClusterError
 
-    try:
-        print(running_kubeconfig(arguments.directory or default_directory()))
-    except ClusterError as error:
-        raise CommandError(str(error), ExitCode.INTERNAL) from error
+    print(running_kubeconfig(arguments.directory or default_directory()))
     return ExitCode.CLEAN
 
 
