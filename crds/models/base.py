@@ -1,18 +1,23 @@
 """What every model of the API shares: field names, strictness, metadata, and the notes that the generator reads.
 
 Objects come from the API server as plain dicts. Reading is tolerant of fields that this version does not know (an
-upgraded CRD must not stop a running daemon); ``strict`` reading, for files in a repository, refuses them.
+upgraded CRD must not stop a running daemon); ``strict`` reading, for files in a repository, takes exactly what the API
+server takes.
 """
 
 import hashlib
 import json
-from typing import Annotated, Any, Final, Self
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 GROUP: Final = "npufleet.io"
 VERSION: Final = "v1alpha1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
+API_VERSION: Final = "npufleet.io/v1alpha1"
+ABSENT: Final = "x-npufleet-absent"
 
 _INITIALISMS: Final = {"uid": "UID", "id": "ID", "vnpu": "VNPU"}
 
@@ -36,6 +41,44 @@ def schema_notes(*rules: dict[str, str], **extensions: Any) -> dict[str, Any]:
     return notes
 
 
+def key_rule(pattern: str, longest: int, message: str) -> dict[str, str]:
+    """Restricts the keys of a map: a structural schema has no keyword for them."""
+    return cel(f"self.all(key, size(key) <= {longest} && key.matches(r'{pattern}'))", message)
+
+
+def absent(text: str) -> dict[str, Any]:
+    """What holds when the field is absent, for fields whose Python default does not say it; read by the reference."""
+    return {ABSENT: text}
+
+
+ATOMIC_LIST: Final = schema_notes(list_type="atomic")
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """Marks a list without equal items: of type ``set``, or of type ``map`` when ``key`` (a YAML name) is given."""
+
+    key: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._refuse_twins, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        notes = schema_notes(list_type="map", list_map_keys=[self.key]) if self.key else schema_notes(list_type="set")
+        return handler(schema) | notes
+
+    def _refuse_twins(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        seen = set()
+        for item in items:
+            value = str(item if self.key is None else item.field(self.key))
+            if value in seen:
+                raise ValueError(f"{self.key or 'item'} {value!r} is there twice")
+            seen.add(value)
+        return items
+
+
 class Model(BaseModel):
     """Base of all API models: immutable, camelCase in YAML, tolerant of unknown fields unless asked otherwise."""
 
@@ -44,6 +87,13 @@ class Model(BaseModel):
     def to_object(self) -> dict[str, Any]:
         """The model as the JSON object that the API server takes: only fields that were set, none that are null."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+
+    def field(self, yaml_name: str) -> Any:
+        """The value of the field with this YAML name. Raises KeyError when the model has none."""
+        for attribute, info in type(self).model_fields.items():
+            if info.alias == yaml_name:
+                return getattr(self, attribute)
+        raise KeyError(yaml_name)
 
 
 class ObjectMeta(Model):
@@ -60,20 +110,72 @@ class ObjectMeta(Model):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
+# Fields of metav1.ObjectMeta that are legal in a file and that npufleet does not read.
+_OTHER_METADATA: Final = frozenset(
+    {"generateName", "ownerReferences", "finalizers", "managedFields", "selfLink", "deletionGracePeriodSeconds"}
+)
+
+
 class KubeObject(Model):
     """An object of one of our kinds: apiVersion, kind, metadata; spec and status are added by each kind."""
 
-    api_version: str = API_VERSION
+    api_version: Literal["npufleet.io/v1alpha1"] = API_VERSION
     kind: str
     metadata: ObjectMeta
 
+    def to_object(self) -> dict[str, Any]:
+        """The object that the API server takes, always with apiVersion and kind (items of a list come without)."""
+        return {"apiVersion": self.api_version, "kind": self.kind} | Model.to_object(self)
+
     @classmethod
     def strict(cls, obj: Any) -> Self:
-        """Read an object and refuse fields that the API does not have.
+        """Read an object as the API server does with strict field validation: no unknown fields, no null, no "1" for 1.
 
-        Raises pydantic.ValidationError with one entry per fault.
+        Raises pydantic.ValidationError with one entry per fault; ``loc`` is the path in YAML names.
         """
-        return cls.model_validate(obj, extra="forbid")
+        faults = [_fault(path, "null", "null is no value: leave the field out") for path in _nulls(obj)]
+        faults += [_fault((key,), "missing", "Field required") for key in ("apiVersion", "kind") if not _has(obj, key)]
+        try:
+            found = cls.model_validate_json(
+                json.dumps(_modelled(obj)), strict=True, extra="forbid", by_alias=True, by_name=False
+            )
+        except ValidationError as error:
+            told = {fault["loc"] for fault in faults}
+            faults += [
+                InitErrorDetails(type=e["type"], loc=e["loc"], input=e["input"], ctx=e.get("ctx", {}))
+                for e in error.errors()
+                if e["loc"] not in told
+            ]
+        except (TypeError, ValueError) as error:
+            faults.append(_fault((), "not_json", f"the object cannot be written as JSON: {error}"))
+        if faults:
+            raise ValidationError.from_exception_data(cls.__name__, faults)
+        return found
+
+
+def _fault(path: tuple[str | int, ...], type: Literal["null", "missing", "not_json"], text: str) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(type, "{text}", {"text": text}), loc=path, input=None)
+
+
+def _has(obj: Any, key: str) -> bool:
+    return isinstance(obj, dict) and key in obj
+
+
+def _nulls(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    if value is None and path:
+        yield path
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _nulls(item, (*path, str(key)))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _nulls(item, (*path, index))
+
+
+def _modelled(obj: Any) -> Any:
+    if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
+        return obj
+    return obj | {"metadata": {key: item for key, item in obj["metadata"].items() if key not in _OTHER_METADATA}}
 
 
 def canonical_json(value: Model) -> str:
@@ -91,18 +193,23 @@ def content_hash(*values: Model) -> str:
 
 
 # Bounded building blocks. Every string, list and map of the API is bounded: CEL cost is estimated from these bounds.
-ObjectName = Annotated[
-    str,
-    Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
-]
+_SUBDOMAIN: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_KERNEL_DRIVER: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+_PCI_ADDRESS: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
+
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=f"^{_SUBDOMAIN}$")]
+ObjectNameOrEmpty = Annotated[str, Field(max_length=253, pattern=f"^({_SUBDOMAIN})?$")]
 RuleName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-PCIAddress = Annotated[str, Field(max_length=16, pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$")]
+DriverName = Annotated[str, Field(min_length=1, max_length=63, pattern=f"^{_SUBDOMAIN}$")]
+PCIAddress = Annotated[str, Field(max_length=16, pattern=f"^{_PCI_ADDRESS}$")]
+PCIAddressOrEmpty = Annotated[str, Field(max_length=16, pattern=f"^({_PCI_ADDRESS})?$")]
 PCIID = Annotated[str, Field(max_length=4, pattern=r"^[0-9a-f]{4}$")]
 PCIClass = Annotated[str, Field(max_length=6, pattern=r"^[0-9a-f]{4}([0-9a-f]{2})?$")]
 SubsystemID = Annotated[str, Field(max_length=9, pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 ProductName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 SerialNumber = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")]
-KernelDriverName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+KernelDriverName = Annotated[str, Field(min_length=1, max_length=64, pattern=f"^{_KERNEL_DRIVER}$")]
+KernelDriverNameOrEmpty = Annotated[str, Field(max_length=64, pattern=f"^({_KERNEL_DRIVER})?$")]
 Reason = Annotated[str, Field(max_length=256, pattern=r"^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?)?$")]
 ShortText = Annotated[str, Field(max_length=1024)]
 BootID = Annotated[str, Field(max_length=64)]

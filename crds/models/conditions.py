@@ -4,13 +4,15 @@ Source: Kubernetes API conventions, "Typical status properties": ``lastTransitio
 changes, ``message`` is at most 32768 characters, ``reason`` is never empty.
 """
 
+import re
 from collections.abc import Iterable
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from crds.models.base import Model, schema_notes
+from crds.models.base import Distinct, Model
 
 MESSAGE_LIMIT: Final = 32768
 _CUT_MARK: Final = " … (cut)"
@@ -24,6 +26,22 @@ class Status(StrEnum):
     UNKNOWN = "Unknown"
 
 
+TIME_PATTERN: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z$"
+
+
+def _checked_time(text: str) -> str:
+    # The pattern holds already; what is left are days that no calendar has.
+    datetime.fromisoformat(re.sub(r"(\.[0-9]+)?Z", "+00:00", text))
+    return text
+
+
+Time = Annotated[
+    str,
+    Field(max_length=32, pattern=TIME_PATTERN, json_schema_extra={"format": "date-time"}),
+    AfterValidator(_checked_time),
+]
+
+
 class Condition(Model):
     """One observation of an object's state."""
 
@@ -32,14 +50,7 @@ class Condition(Model):
     observed_generation: Annotated[
         int | None, Field(ge=0, description="The metadata.generation that this condition was computed from.")
     ] = None
-    last_transition_time: Annotated[
-        str,
-        Field(
-            max_length=32,
-            description="When `status` last changed (RFC 3339, UTC).",
-            json_schema_extra={"format": "date-time"},
-        ),
-    ]
+    last_transition_time: Annotated[Time, Field(description="When `status` last changed (RFC 3339, UTC).")]
     reason: Annotated[
         str,
         Field(
@@ -54,11 +65,8 @@ class Condition(Model):
 
 Conditions = Annotated[
     tuple[Condition, ...],
-    Field(
-        max_length=16,
-        description="The latest observations of the object's state, one per type.",
-        json_schema_extra=schema_notes(list_type="map", list_map_keys=["type"]),
-    ),
+    Field(max_length=16, description="The latest observations of the object's state, one per type."),
+    Distinct("type"),
 ]
 
 

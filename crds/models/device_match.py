@@ -1,11 +1,12 @@
 """Which devices of a node a rule means; the same model in NPUNodePolicy and VGPUProfileMap."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, model_validator
 
 from crds.models.base import (
+    ATOMIC_LIST,
     PCIID,
     Model,
     PCIAddress,
@@ -13,18 +14,19 @@ from crds.models.base import (
     ProductName,
     SerialNumber,
     SubsystemID,
+    absent,
     cel,
     schema_notes,
 )
 
-_CRITERIA = ("vendors", "devices", "subsystems", "classes", "products", "addresses", "serials", "numaNodes")
-_SET = schema_notes(list_type="atomic")
-_NOT_EMPTY = "match needs at least one of " + ", ".join(_CRITERIA)
-_ADDRESSES_ALONE = (
+_CRITERIA: Final = ("vendors", "devices", "subsystems", "classes", "products", "addresses", "serials", "numaNodes")
+_CRITERION: Final = ATOMIC_LIST | absent("no criterion")
+_NOT_EMPTY: Final = "match needs at least one of " + ", ".join(_CRITERIA)
+_ADDRESSES_ALONE: Final = (
     "addresses needs products, or vendors and devices, beside it: "
     "an address alone may belong to another card after a reboot"
 )
-_DEVICES_ALONE = "devices needs vendors beside it: device ids are unique within a vendor only"
+_DEVICES_ALONE: Final = "devices needs vendors beside it: device ids are unique within a vendor only"
 
 
 class Function(StrEnum):
@@ -49,7 +51,10 @@ class DeviceMatch(Model):
     vendors: Annotated[
         tuple[PCIID, ...],
         Field(
-            min_length=1, max_length=32, description="PCI vendor ids, 4 hex digits without 0x.", json_schema_extra=_SET
+            min_length=1,
+            max_length=32,
+            description="PCI vendor ids, 4 hex digits without 0x.",
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     devices: Annotated[
@@ -58,7 +63,7 @@ class DeviceMatch(Model):
             min_length=1,
             max_length=32,
             description="PCI device ids, 4 hex digits without 0x; needs `vendors` beside it.",
-            json_schema_extra=_SET,
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     subsystems: Annotated[
@@ -67,7 +72,7 @@ class DeviceMatch(Model):
             min_length=1,
             max_length=32,
             description="PCI subsystem ids as `vendor:device`, e.g. `10de:16a1`.",
-            json_schema_extra=_SET,
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     classes: Annotated[
@@ -76,7 +81,7 @@ class DeviceMatch(Model):
             min_length=1,
             max_length=32,
             description="PCI classes: 6 hex digits, or 4 for every programming interface of the class.",
-            json_schema_extra=_SET,
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     products: Annotated[
@@ -85,7 +90,7 @@ class DeviceMatch(Model):
             min_length=1,
             max_length=32,
             description="Product names of the catalogue, e.g. `RBLN-CA25`; looked up by PCI ids, never guessed.",
-            json_schema_extra=_SET,
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     addresses: Annotated[
@@ -97,7 +102,7 @@ class DeviceMatch(Model):
                 "PCI addresses (BDF), e.g. `0000:23:00.0`. Needs `products`, or `vendors` and `devices`, beside it; "
                 "a device at the address that is of another kind is reported and never touched."
             ),
-            json_schema_extra=_SET,
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     serials: Annotated[
@@ -106,7 +111,7 @@ class DeviceMatch(Model):
             min_length=1,
             max_length=64,
             description="Serial numbers as the inventory shows them.",
-            json_schema_extra=_SET,
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     numa_nodes: Annotated[
@@ -115,7 +120,7 @@ class DeviceMatch(Model):
             min_length=1,
             max_length=32,
             description="NUMA nodes; a device whose node is unknown does not match.",
-            json_schema_extra=_SET,
+            json_schema_extra=_CRITERION,
         ),
     ] = ()
     function: Annotated[

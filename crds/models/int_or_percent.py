@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, StrictInt
 from crds.models.base import schema_notes
 
 PERCENT_PATTERN: Final = r"^(100|[1-9][0-9]?)%$"
+LARGEST_NUMBER: Final = 100_000
 
 
 def scaled(value: int | str, total: int) -> int:
@@ -23,10 +24,11 @@ def scaled(value: int | str, total: int) -> int:
 
 def _checked(value: int | str) -> int | str:
     if isinstance(value, str):
-        if not re.match(PERCENT_PATTERN, value):
+        # Not match(): for it `$` also stands before a trailing line feed.
+        if not re.fullmatch(PERCENT_PATTERN.strip("^$"), value):
             raise ValueError(f"{value!r} is neither a number of nodes nor a percentage from 1% to 100%")
-    elif not 1 <= value <= 100000:
-        raise ValueError(f"{value} is out of range: at least 1 node may be unavailable, at most 100000")
+    elif not 1 <= value <= LARGEST_NUMBER:
+        raise ValueError(f"{value} is out of range: at least 1 node may be unavailable, at most {LARGEST_NUMBER}")
     return value
 
 
@@ -38,7 +40,7 @@ IntOrPercent = Annotated[
             **schema_notes(int_or_string=True),
             "pattern": PERCENT_PATTERN,
             "minimum": 1,
-            "maximum": 100000,
+            "maximum": LARGEST_NUMBER,
             "maxLength": 4,
         }
     ),

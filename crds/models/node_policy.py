@@ -1,33 +1,76 @@
 """NPUNodePolicy: what becomes of which accelerators of which nodes."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from crds.models.base import (
-    KernelDriverName,
+    ATOMIC_LIST,
+    DriverName,
     KubeObject,
     Model,
-    ObjectName,
-    PCIAddress,
+    PCIAddressOrEmpty,
     Reason,
     RuleName,
     ShortText,
+    absent,
     cel,
     schema_notes,
 )
 from crds.models.conditions import Conditions
 from crds.models.device_match import DeviceMatch
-from crds.models.quantity import Quantity
+from crds.models.modes import (
+    MODE_BLOCKS,
+    REQUIRED_BLOCKS,
+    VGPU,
+    YAML_BLOCKS,
+    Companions,
+    HardVNPU,
+    IOMMUBackend,
+    Library,
+    Mode,
+    OnRelease,
+    Passthrough,
+    Placement,
+    ProfileMapReference,
+    SchedulingPolicy,
+    SoftVNPU,
+)
 from crds.models.rollout import Rollout
 from crds.models.selectors import LabelSelector
 
-DEFAULT_DRIVER_NAME = "npufleet.io"
-DriverName = Annotated[
-    str,
-    Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"),
+__all__ = [
+    "DEFAULT_DRIVER_NAME",
+    "MODE_BLOCKS",
+    "VGPU",
+    "Blocker",
+    "Companions",
+    "Conflict",
+    "ConflictOutcome",
+    "DeviceCounts",
+    "DeviceRule",
+    "DriverName",
+    "HardVNPU",
+    "IOMMUBackend",
+    "Library",
+    "Mode",
+    "NPUNodePolicy",
+    "NodeCounts",
+    "NodePolicySpec",
+    "NodePolicyStatus",
+    "OnRelease",
+    "Passthrough",
+    "Placement",
+    "PolicyConditionType",
+    "PolicyReason",
+    "PolicyState",
+    "ProfileMapReference",
+    "SchedulingPolicy",
+    "SoftVNPU",
 ]
+
+DEFAULT_DRIVER_NAME: Final = "npufleet.io"
 
 
 class PolicyState(StrEnum):
@@ -35,162 +78,6 @@ class PolicyState(StrEnum):
 
     ACTIVE = "Active"
     PAUSED = "Paused"
-
-
-class Mode(StrEnum):
-    """What becomes of a device."""
-
-    PASSTHROUGH = "Passthrough"
-    VGPU = "VGPU"
-    SOFT_VNPU = "SoftVNPU"
-    HARD_VNPU = "HardVNPU"
-    CONTAINER = "Container"
-    UNMANAGED = "Unmanaged"
-
-
-class Companions(StrEnum):
-    """What is done with the other devices of an IOMMU group that goes to a VM."""
-
-    BIND = "Bind"
-    REFUSE = "Refuse"
-
-
-class IOMMUBackend(StrEnum):
-    """Which VFIO interface a VM gets: the group node, the IOMMUFD device, or what the host has."""
-
-    AUTO = "Auto"
-    LEGACY = "Legacy"
-    IOMMUFD = "IOMMUFD"
-
-
-class OnRelease(StrEnum):
-    """What becomes of a device that no policy decides any more."""
-
-    RESTORE = "Restore"
-    LEAVE = "Leave"
-
-
-class SchedulingPolicy(StrEnum):
-    """How soft slices share the cores of a card."""
-
-    FIXED_SHARE = "FixedShare"
-    ELASTIC = "Elastic"
-    BEST_EFFORT = "BestEffort"
-
-
-class Placement(StrEnum):
-    """Which card of a node the next slice comes from."""
-
-    BINPACK = "Binpack"
-    SPREAD = "Spread"
-
-
-class Passthrough(Model):
-    """Whole devices to VMs through VFIO."""
-
-    driver: Annotated[
-        Literal["Auto"] | KernelDriverName,
-        Field(
-            description=(
-                "The VFIO driver: `Auto` takes the variant driver that the kernel names for the device (modalias), "
-                "else vfio-pci; a name takes that driver."
-            )
-        ),
-    ] = "Auto"
-    companions: Annotated[
-        Companions,
-        Field(
-            description=(
-                "Other devices of the same IOMMU group: `Bind` binds them to vfio-pci as well and restores each on "
-                "release; `Refuse` leaves the whole group alone while one of them is on a host driver."
-            )
-        ),
-    ] = Companions.REFUSE
-    iommu: Annotated[IOMMUBackend, Field(description="The VFIO interface that VMs get.")] = IOMMUBackend.AUTO
-    virtual_functions: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=256,
-            description="Give this many plain SR-IOV virtual functions to VMs instead of the device itself.",
-        ),
-    ] = None
-
-
-class ProfileMapReference(Model):
-    """Names a VGPUProfileMap."""
-
-    name: Annotated[ObjectName, Field(description="Name of the VGPUProfileMap.")]
-
-
-class VGPU(Model):
-    """SR-IOV vGPUs, carved by a profile map."""
-
-    profile_map_ref: Annotated[ProfileMapReference, Field(description="The VGPUProfileMap that says which profiles.")]
-
-
-class Library(Model):
-    """A version of the hijack library that soft slices run under."""
-
-    name: Annotated[RuleName, Field(description="The library, e.g. `vcann-rt`.")]
-    version: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=63,
-            pattern=r"^[0-9A-Za-z][0-9A-Za-z._+-]*$",
-            description="Its version, e.g. `1.2.0`.",
-        ),
-    ]
-
-
-class SoftVNPU(Model):
-    """Slices of a card that a library in the container keeps apart."""
-
-    library: Annotated[Library, Field(description="The library that limits what a container may use.")]
-    max_instances: Annotated[int, Field(ge=1, le=20, description="At most this many slices per card.")] = 20
-    scheduling_policies: Annotated[
-        tuple[SchedulingPolicy, ...],
-        Field(
-            min_length=1,
-            max_length=3,
-            description="The ways of sharing that the card offers; the pod's class chooses. Absent: all.",
-            json_schema_extra=schema_notes(list_type="set"),
-        ),
-    ] = tuple(SchedulingPolicy)
-    memory_reserve: Annotated[Quantity, Field(description="Memory of the card that no slice gets.")] = "1Gi"
-    placement: Annotated[Placement, Field(description="Which card the next slice comes from.")] = Placement.BINPACK
-
-
-class HardVNPU(Model):
-    """Partitions of a card that the hardware keeps apart."""
-
-    templates: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")], ...],
-        Field(
-            min_length=1,
-            max_length=16,
-            description="The partition templates that are offered. Absent: all that the catalogue knows for the card.",
-            json_schema_extra=schema_notes(list_type="set"),
-        ),
-    ] = ()
-    placement: Annotated[Placement, Field(description="Which card the next partition comes from.")] = Placement.BINPACK
-
-
-# The block of each mode, by field name; a mode that is not named has none.
-MODE_BLOCKS = {
-    Mode.PASSTHROUGH: "passthrough",
-    Mode.VGPU: "vgpu",
-    Mode.SOFT_VNPU: "soft_vnpu",
-    Mode.HARD_VNPU: "hard_vnpu",
-}
-_YAML_BLOCKS = {
-    Mode.PASSTHROUGH: "passthrough",
-    Mode.VGPU: "vgpu",
-    Mode.SOFT_VNPU: "softVNPU",
-    Mode.HARD_VNPU: "hardVNPU",
-}
-_REQUIRED_BLOCKS = (Mode.VGPU, Mode.SOFT_VNPU)
 
 
 class DeviceRule(Model):
@@ -204,14 +91,14 @@ class DeviceRule(Model):
                     f"{block} is the block of mode {mode}: remove it, or set mode to {mode}",
                     f".{block}",
                 )
-                for mode, block in _YAML_BLOCKS.items()
+                for mode, block in YAML_BLOCKS.items()
             ),
             *(
                 cel(
-                    f"self.mode != '{mode}' || has(self.{_YAML_BLOCKS[mode]})",
-                    f"mode {mode} needs the block {_YAML_BLOCKS[mode]}",
+                    f"self.mode != '{mode}' || has(self.{YAML_BLOCKS[mode]})",
+                    f"mode {mode} needs the block {YAML_BLOCKS[mode]}",
                 )
-                for mode in _REQUIRED_BLOCKS
+                for mode in REQUIRED_BLOCKS
             ),
         )
     )
@@ -226,8 +113,9 @@ class DeviceRule(Model):
             description=(
                 "At most this many devices per node: first those that the rule has already, then by lowest address. "
                 "Devices in use by others or vetoed are not counted and are reported; the rest falls to the next rule, "
-                "then to the next policy. Absent: all."
+                "then to the next policy."
             ),
+            json_schema_extra=absent("all"),
         ),
     ] = None
     mode: Annotated[
@@ -239,19 +127,43 @@ class DeviceRule(Model):
             )
         ),
     ]
-    passthrough: Annotated[Passthrough | None, Field(description="Settings of mode Passthrough.")] = None
-    vgpu: Annotated[VGPU | None, Field(description="Settings of mode VGPU; required there.")] = None
-    soft_vnpu: Annotated[SoftVNPU | None, Field(description="Settings of mode SoftVNPU; required there.")] = None
-    hard_vnpu: Annotated[HardVNPU | None, Field(description="Settings of mode HardVNPU.")] = None
+    passthrough: Annotated[
+        Passthrough | None,
+        Field(
+            description="Settings of mode Passthrough; forbidden with other modes.",
+            json_schema_extra=absent("the effective value of each of its fields"),
+        ),
+    ] = None
+    vgpu: Annotated[
+        VGPU | None,
+        Field(
+            description="Settings of mode VGPU; required there, forbidden with other modes.",
+            json_schema_extra=absent("only with another mode"),
+        ),
+    ] = None
+    soft_vnpu: Annotated[
+        SoftVNPU | None,
+        Field(
+            description="Settings of mode SoftVNPU; required there, forbidden with other modes.",
+            json_schema_extra=absent("only with another mode"),
+        ),
+    ] = None
+    hard_vnpu: Annotated[
+        HardVNPU | None,
+        Field(
+            description="Settings of mode HardVNPU; forbidden with other modes.",
+            json_schema_extra=absent("the effective value of each of its fields"),
+        ),
+    ] = None
 
     @model_validator(mode="after")
     def _block_fits_mode(self) -> "DeviceRule":
         for mode, attribute in MODE_BLOCKS.items():
             given = getattr(self, attribute) is not None
             if given and mode is not self.mode:
-                raise ValueError(f"{_YAML_BLOCKS[mode]} is the block of mode {mode}: remove it, or set mode to {mode}")
-            if not given and mode is self.mode and mode in _REQUIRED_BLOCKS:
-                raise ValueError(f"mode {mode} needs the block {_YAML_BLOCKS[mode]}")
+                raise ValueError(f"{YAML_BLOCKS[mode]} is the block of mode {mode}: remove it, or set mode to {mode}")
+            if not given and mode is self.mode and mode in REQUIRED_BLOCKS:
+                raise ValueError(f"mode {mode} needs the block {YAML_BLOCKS[mode]}")
         return self
 
 
@@ -369,9 +281,7 @@ class Blocker(Model):
     """Why a device is not as the policy asks."""
 
     node: Annotated[str, Field(max_length=253, description="The node.")]
-    device: Annotated[
-        PCIAddress | Literal[""], Field(description="The device's address; empty when the whole node waits.")
-    ]
+    device: Annotated[PCIAddressOrEmpty, Field(description="The device's address; empty when the whole node waits.")]
     reason: Annotated[Reason, Field(description="One stable CamelCase word.")]
     message: Annotated[ShortText, Field(description="The same for a human, with the name of the user or the fix.")]
 
@@ -406,7 +316,7 @@ class NodePolicyStatus(Model):
         Field(
             max_length=16,
             description="What stands in the way, the first 16.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST,
         ),
     ] = ()
     conflicts: Annotated[
@@ -414,7 +324,7 @@ class NodePolicyStatus(Model):
         Field(
             max_length=16,
             description="Where another policy decides devices differently, the first 16.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST,
         ),
     ] = ()
 

@@ -5,18 +5,23 @@ carries the generation that it answers and the boot in which it was observed.
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from crds.models.base import (
+    ATOMIC_LIST,
     PCIID,
     UID,
     BootID,
+    Distinct,
+    DriverName,
     KernelDriverName,
+    KernelDriverNameOrEmpty,
     KubeObject,
     Model,
     ObjectName,
+    ObjectNameOrEmpty,
     PCIAddress,
     PCIClass,
     ProductName,
@@ -29,20 +34,12 @@ from crds.models.base import (
 )
 from crds.models.conditions import Conditions
 from crds.models.device_match import Function
-from crds.models.node_policy import (
-    DEFAULT_DRIVER_NAME,
-    VGPU,
-    DriverName,
-    HardVNPU,
-    Mode,
-    OnRelease,
-    Passthrough,
-    SoftVNPU,
-)
+from crds.models.modes import VGPU, HardVNPU, Mode, OnRelease, Passthrough, SoftVNPU
+from crds.models.node_policy import DEFAULT_DRIVER_NAME
 from crds.models.rollout import Rollout
 
-MAX_DEVICES = 512
-_BY_ADDRESS = schema_notes(list_type="map", list_map_keys=["address"])
+MAX_DEVICES: Final = 512
+_BY_ADDRESS: Final = Distinct("address")
 
 
 class Intent(StrEnum):
@@ -102,15 +99,16 @@ class NodeStateSpec(Model):
     node_uid: Annotated[UID, Field(description="UID of the Node; daemons of a node with another UID write nothing.")]
     devices: Annotated[
         tuple[DesiredDevice, ...],
-        Field(max_length=MAX_DEVICES, description="Orders by device.", json_schema_extra=_BY_ADDRESS),
+        Field(max_length=MAX_DEVICES, description="Orders by device."),
+        _BY_ADDRESS,
     ] = ()
     rollouts: Annotated[
         tuple[PolicyRollout, ...],
         Field(
             max_length=64,
             description="The limits of the deciding policies.",
-            json_schema_extra=schema_notes(list_type="map", list_map_keys=["policy"]),
         ),
+        Distinct("policy"),
     ] = ()
 
 
@@ -196,14 +194,14 @@ class InventoryDevice(Model):
     function: Annotated[Function, Field(description="`Physical` or `Virtual`.")] = Function.PHYSICAL
     used_by: Annotated[
         tuple[DeviceUser, ...],
-        Field(max_length=16, description="Who uses it.", json_schema_extra=schema_notes(list_type="atomic")),
+        Field(max_length=16, description="Who uses it.", json_schema_extra=ATOMIC_LIST),
     ] = ()
     vetoes: Annotated[
         tuple[Veto, ...],
         Field(
             max_length=16,
             description="Why the host itself needs it.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST,
         ),
     ] = ()
 
@@ -213,7 +211,8 @@ class Inventory(Report):
 
     devices: Annotated[
         tuple[InventoryDevice, ...],
-        Field(max_length=MAX_DEVICES, description="Accelerators, by address.", json_schema_extra=_BY_ADDRESS),
+        Field(max_length=MAX_DEVICES, description="Accelerators, by address."),
+        _BY_ADDRESS,
     ] = ()
 
 
@@ -240,7 +239,7 @@ class BoundDevice(DeviceReport):
     """What the binder says of one device."""
 
     former_driver: Annotated[
-        KernelDriverName | Literal[""] | None,
+        KernelDriverNameOrEmpty | None,
         Field(
             description=(
                 "The driver that the device had before npufleet changed it, empty when it had none; absent when "
@@ -255,7 +254,8 @@ class Bindings(Report):
 
     devices: Annotated[
         tuple[BoundDevice, ...],
-        Field(max_length=MAX_DEVICES, description="By address.", json_schema_extra=_BY_ADDRESS),
+        Field(max_length=MAX_DEVICES, description="By address."),
+        _BY_ADDRESS,
     ] = ()
 
 
@@ -264,7 +264,8 @@ class DaemonReport(Report):
 
     devices: Annotated[
         tuple[DeviceReport, ...],
-        Field(max_length=MAX_DEVICES, description="By address.", json_schema_extra=_BY_ADDRESS),
+        Field(max_length=MAX_DEVICES, description="By address."),
+        _BY_ADDRESS,
     ] = ()
 
 
@@ -285,7 +286,7 @@ class NodeRollout(Model):
     ] = None
     admitted: Annotated[Admission, Field(description="`Admitted`, `Waiting`, `Draining` or `Aborted`.")]
     cordoned_by: Annotated[
-        ObjectName | Literal[""],
+        ObjectNameOrEmpty,
         Field(description="The policy for which the node was cordoned; empty when it was not."),
     ] = ""
     conditions: Conditions = ()

@@ -1,15 +1,17 @@
 """VGPUProfileMap: which vGPU profile each SR-IOV function of a card carries."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from crds.models.base import KubeObject, Model, schema_notes
+from crds.models.base import ATOMIC_LIST, Distinct, KubeObject, Model, absent
 from crds.models.conditions import Conditions
 from crds.models.device_match import DeviceMatch
 
-ProfileName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+PROFILE_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+PROFILE_NAME_LENGTH: Final = 63
+ProfileName = Annotated[str, Field(min_length=1, max_length=PROFILE_NAME_LENGTH, pattern=PROFILE_NAME_PATTERN)]
 ExtendedResourceName = Annotated[
     str,
     Field(
@@ -58,7 +60,8 @@ class LayoutEntry(Model):
     resource_name: Annotated[
         ExtendedResourceName | None,
         Field(
-            description="The extended resource under which KubeVirt's own path offers it, e.g. `nvidia.com/L40S-24Q`."
+            description="The extended resource under which KubeVirt offers it, e.g. `nvidia.com/L40S-24Q`.",
+            json_schema_extra=absent("it is offered by its DeviceClass only"),
         ),
     ] = None
 
@@ -73,7 +76,7 @@ class CardLayout(Model):
             min_length=1,
             max_length=32,
             description="The profiles of each card.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST,
         ),
     ]
     mixed_sizes: Annotated[
@@ -99,7 +102,7 @@ class ProfileMapSpec(Model):
             min_length=1,
             max_length=32,
             description="Layouts; the first that matches a card decides it.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST,
         ),
     ]
 
@@ -132,8 +135,8 @@ class ProfileMapStatus(Model):
         Field(
             max_length=64,
             description="vGPUs by profile.",
-            json_schema_extra=schema_notes(list_type="map", list_map_keys=["profile"]),
         ),
+        Distinct("profile"),
     ] = ()
 
 

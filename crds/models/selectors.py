@@ -6,20 +6,18 @@ selects everything; ``NotIn`` and ``DoesNotExist`` also select objects without t
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, model_validator
 
-from crds.models.base import Model, cel, schema_notes
+from crds.models.base import ATOMIC_LIST, Model, absent, cel, key_rule, schema_notes
 
-LabelKey = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=317,
-        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
-    ),
-]
+_KEY_LENGTH: Final = 317
+_KEY_PATTERN: Final = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+LabelKey = Annotated[str, Field(min_length=1, max_length=_KEY_LENGTH, pattern=_KEY_PATTERN)]
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")]
 
 
@@ -54,8 +52,8 @@ class SelectorRequirement(Model):
         tuple[LabelValue, ...],
         Field(
             max_length=64,
-            description="The values for In and NotIn.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            description="The values for In and NotIn; forbidden with Exists and DoesNotExist.",
+            json_schema_extra=ATOMIC_LIST | absent("no value"),
         ),
     ] = ()
 
@@ -87,14 +85,19 @@ class LabelSelector(Model):
 
     match_labels: Annotated[
         dict[LabelKey, LabelValue],
-        Field(max_length=32, description="Labels that must have exactly these values."),
+        Field(
+            max_length=32,
+            description="Labels that must have exactly these values.",
+            json_schema_extra=absent("no requirement")
+            | schema_notes(key_rule(_KEY_PATTERN, _KEY_LENGTH, "a key of matchLabels must be a label key")),
+        ),
     ] = Field(default_factory=dict)
     match_expressions: Annotated[
         tuple[SelectorRequirement, ...],
         Field(
             max_length=32,
             description="Further requirements; all must hold.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST | absent("no requirement"),
         ),
     ] = ()
 

@@ -1,15 +1,31 @@
 """VNPUQuota: what the pods of a namespace may use of accelerators and their slices."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from crds.models.base import UID, KubeObject, Model, ObjectName, ProductName, ShortText, cel, schema_notes
+from crds.models.base import (
+    ATOMIC_LIST,
+    UID,
+    Distinct,
+    KubeObject,
+    Model,
+    ObjectName,
+    ProductName,
+    ShortText,
+    absent,
+    cel,
+    key_rule,
+    schema_notes,
+)
 from crds.models.conditions import Conditions
-from crds.models.profile_map import ProfileName
+from crds.models.profile_map import PROFILE_NAME_LENGTH, PROFILE_NAME_PATTERN, ProfileName
 from crds.models.quantity import Quantity
 
+_NO_LIMIT: Final = absent("no limit")
+_NO_BOUND: Final = absent("no bound")
+_PROFILE_KEYS: Final = key_rule(PROFILE_NAME_PATTERN, PROFILE_NAME_LENGTH, "a key of profiles must be a profile name")
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
@@ -30,12 +46,21 @@ class Enforcement(StrEnum):
 class Amounts(Model):
     """Amounts of accelerators; absent means no limit, 0 means none."""
 
-    devices: Annotated[Count | None, Field(description="Whole devices.")] = None
-    cores: Annotated[Count | None, Field(description="Percent of one NPU; a whole NPU is 100.")] = None
-    memory: Annotated[Quantity | None, Field(description="Memory of the devices.")] = None
+    devices: Annotated[Count | None, Field(description="Whole devices.", json_schema_extra=_NO_LIMIT)] = None
+    cores: Annotated[
+        Count | None, Field(description="Percent of one NPU; a whole NPU is 100.", json_schema_extra=_NO_LIMIT)
+    ] = None
+    memory: Annotated[Quantity | None, Field(description="Memory of the devices.", json_schema_extra=_NO_LIMIT)] = None
     profiles: Annotated[
         dict[ProfileName, Count],
-        Field(max_length=64, description="vGPUs by profile name."),
+        Field(
+            max_length=64,
+            description="vGPUs by profile name; a profile that is not named has no limit.",
+            json_schema_extra=_NO_LIMIT
+            | schema_notes(
+                key_rule(PROFILE_NAME_PATTERN, PROFILE_NAME_LENGTH, "a key of profiles must be a profile name")
+            ),
+        ),
     ] = Field(default_factory=dict)
 
 
@@ -58,17 +83,29 @@ class PerPod(Model):
     )
 
     min_devices: Annotated[
-        Count | None, Field(description="At least this many whole devices, where a pod asks for any.")
+        Count | None,
+        Field(description="At least this many whole devices, where a pod asks for any.", json_schema_extra=_NO_BOUND),
     ] = None
-    max_devices: Annotated[Count | None, Field(description="At most this many whole devices.")] = None
+    max_devices: Annotated[
+        Count | None,
+        Field(description="At most this many whole devices.", json_schema_extra=_NO_BOUND),
+    ] = None
     min_cores: Annotated[
-        Count | None, Field(description="At least this many percent of an NPU, where a pod asks for any.")
+        Count | None,
+        Field(description="At least this percentage of an NPU, where a pod asks for any.", json_schema_extra=_NO_BOUND),
     ] = None
-    max_cores: Annotated[Count | None, Field(description="At most this many percent of an NPU.")] = None
+    max_cores: Annotated[
+        Count | None,
+        Field(description="At most this percentage of an NPU.", json_schema_extra=_NO_BOUND),
+    ] = None
     min_memory: Annotated[
-        Quantity | None, Field(description="At least this much memory, where a pod asks for any.")
+        Quantity | None,
+        Field(description="At least this much memory, where a pod asks for any.", json_schema_extra=_NO_BOUND),
     ] = None
-    max_memory: Annotated[Quantity | None, Field(description="At most this much memory.")] = None
+    max_memory: Annotated[
+        Quantity | None,
+        Field(description="At most this much memory.", json_schema_extra=_NO_BOUND),
+    ] = None
 
 
 class ChargedDevices(Model):
@@ -86,7 +123,7 @@ class ChargedDevices(Model):
             min_length=1,
             max_length=32,
             description="Product names of the catalogue.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST | absent("no criterion"),
         ),
     ] = ()
     device_classes: Annotated[
@@ -95,7 +132,7 @@ class ChargedDevices(Model):
             min_length=1,
             max_length=32,
             description="Names of DeviceClasses.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST | absent("no criterion"),
         ),
     ] = ()
 
@@ -106,7 +143,8 @@ class QuotaSpec(Model):
     limits: Annotated[Amounts, Field(description="What all pods of the namespace may use together.")] = Amounts()
     per_pod: Annotated[PerPod, Field(description="Bounds for each pod.")] = PerPod()
     match: Annotated[
-        ChargedDevices | None, Field(description="Which devices are charged. Absent: all of npufleet's.")
+        ChargedDevices | None,
+        Field(description="Which devices are charged.", json_schema_extra=absent("all of npufleet's")),
     ] = None
     when_exceeded: Annotated[
         WhenExceeded, Field(description="`Reject` refuses a pod that does not fit, `Queue` lets it wait its turn.")
@@ -150,8 +188,8 @@ class QuotaStatus(Model):
         Field(
             max_length=64,
             description="Charges that are promised.",
-            json_schema_extra=schema_notes(list_type="map", list_map_keys=["claimUID"]),
         ),
+        Distinct("claimUID"),
     ] = ()
     pods: Annotated[PodCounts | None, Field(description="Pods that the quota has seen.")] = None
     queue: Annotated[
@@ -159,7 +197,7 @@ class QuotaStatus(Model):
         Field(
             max_length=16,
             description="Pods that wait, the first 16.",
-            json_schema_extra=schema_notes(list_type="atomic"),
+            json_schema_extra=ATOMIC_LIST,
         ),
     ] = ()
 
