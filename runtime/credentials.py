@@ -162,6 +162,11 @@ def _token_file(merged: Any, user_name: str | None) -> Path | None:
 
 def _keep_proxies_off_loopback(configuration: Configuration) -> None:
     """A proxy from the environment is never meant for a server on this host (curl and kubectl do the same)."""
-    host = URL(configuration.host).host or ""
-    if host == "localhost" or host == "::1" or host.startswith("127."):
+    if is_loopback(configuration.host):
         configuration.client_session_kwargs = {"trust_env": False}
+
+
+def is_loopback(url: str) -> bool:
+    """True for a URL whose host is this machine itself."""
+    host = URL(url).host or ""
+    return host == "localhost" or host == "::1" or host.startswith("127.")

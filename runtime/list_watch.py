@@ -140,7 +140,7 @@ class ListWatch(Generic[T]):
             except ApiError as error:
                 if isinstance(error, ServerTimeout) and _version_too_large(error):
                     self._version = None
-                await self._pause(_why(error, self.resource))
+                await self._pause(describe(error, self.resource))
 
     async def _list(self) -> None:
         version = await list_into(
@@ -210,7 +210,8 @@ def _version_too_large(error: ApiError) -> bool:
     return any(cause.reason == "ResourceVersionTooLarge" for cause in error.causes)
 
 
-def _why(error: ApiError, resource: Resource) -> str:
+def describe(error: Exception, resource: Resource) -> str:
+    """Why a kind cannot be followed, with the fix where there is one: text for states, conditions and probes."""
     if isinstance(error, Forbidden):
         return f"refused: grant list and watch on {resource.full_name} to this identity: {error.message}"
     if isinstance(error, Unauthorized):
