@@ -47,7 +47,7 @@ _DROPPED: Final = frozenset({"title", "default", "patternProperties", "propertyN
 _ENVELOPE: Final = {
     "apiVersion": {"description": "Version of the API: `npufleet.io/v1alpha1`.", "type": "string"},
     "kind": {"description": "Kind of the object.", "type": "string"},
-    "metadata": {"description": "Standard metadata of the object.", "type": "object"},
+    "metadata": {"type": "object"},  # the API server allows no description here
 }
 
 
