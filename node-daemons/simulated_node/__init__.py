@@ -1,1 +1,1 @@
-"""A node without hardware: a simulated kernel that obeys the kernel's rules for PCI drivers, and a simulated kubelet."""
+"""A node without hardware: a simulated kernel with the kernel's rules for PCI drivers, and a simulated kubelet."""

@@ -1,0 +1,347 @@
+"""What a simulated node consists of: hardware, kernel modules, processes.
+
+A description is a YAML document checked by these models; an error names the field. It describes the machine, not its
+state: which driver holds a device follows from the kernel's rules at boot.
+"""
+
+import ipaddress
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+_HERE = Path(__file__).parent
+DESCRIPTIONS = _HERE / "descriptions"
+KNOWN_DRIVERS = _HERE / "known_drivers.yaml"
+
+T = TypeVar("T", bound=BaseModel)
+
+Address = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]$")]
+Parent = Annotated[str, Field(pattern=r"^(pci[0-9a-f]{4}:[0-9a-f]{2}|[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7])$")]
+Hex4 = Annotated[str, Field(pattern=r"^[0-9a-f]{4}$")]
+Hex6 = Annotated[str, Field(pattern=r"^[0-9a-f]{6}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+HostPath = Annotated[str, Field(pattern=r"^/[\x20-\x7e]*$")]
+DeviceNumber = Annotated[str, Field(pattern=r"^[0-9]{1,4}:[0-9]{1,7}$")]
+
+
+def _is_interface_address(value: str) -> str:
+    ipaddress.ip_interface(value)
+    return value
+
+
+def _is_address(value: str) -> str:
+    ipaddress.ip_address(value)
+    return value
+
+
+InterfaceAddress = Annotated[str, AfterValidator(_is_interface_address)]
+Gateway = Annotated[str, AfterValidator(_is_address)]
+
+
+class DescriptionError(ValueError):
+    """A description that is not one; the message names file, field and fault, one a line."""
+
+
+class Described(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class LinkState(StrEnum):
+    UP = "Up"
+    DOWN = "Down"
+
+
+class InterfaceKind(StrEnum):
+    PHYSICAL = "Physical"
+    BOND = "Bond"
+    BRIDGE = "Bridge"
+
+
+class Interface(Described):
+    """A net device. The first gateway of each family makes a default route; ``master`` names its bond or bridge."""
+
+    name: Name
+    kind: InterfaceKind = InterfaceKind.PHYSICAL
+    state: LinkState = LinkState.UP
+    mac_address: Annotated[str, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")] = "02:00:00:00:00:01"
+    addresses: tuple[InterfaceAddress, ...] = ()
+    gateways: tuple[Gateway, ...] = ()
+    master: Name | None = None
+
+
+class Partition(Described):
+    name: Name
+    number: DeviceNumber
+
+
+class Disk(Described):
+    name: Name
+    number: DeviceNumber
+    partitions: tuple[Partition, ...] = ()
+
+
+class StorageKind(StrEnum):
+    NVME = "NVMe"
+    ATA = "ATA"
+
+
+class Storage(Described):
+    """A disk controller: ``name`` is the kernel's for it, "nvme0" or "ata1"."""
+
+    kind: StorageKind
+    name: Name
+    disks: tuple[Disk, ...]
+
+
+class Volume(Described):
+    """A device-mapper volume on disks or partitions."""
+
+    name: Annotated[str, Field(pattern=r"^dm-[0-9]+$")]
+    label: Name
+    number: DeviceNumber
+    slaves: Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class Mount(Described):
+    source: Name
+    point: HostPath
+    filesystem: Name = "ext4"
+
+
+class ProbeError(Described):
+    """A probe that fails: the driver's own errno, ``times`` times (absent: always)."""
+
+    driver: Name
+    errno: Annotated[str, Field(pattern=r"^E[A-Z0-9]+$")]
+    times: Annotated[int, Field(ge=1)] | None = None
+
+
+class Device(Described):
+    """One PCI function. ``parent`` is the bridge above it or its root complex ("pci0000:20")."""
+
+    address: Address
+    parent: Parent
+    vendor: Hex4
+    device: Hex4
+    pci_class: Annotated[Hex6, Field(alias="class")]
+    subsystem_vendor: Hex4 = "0000"
+    subsystem_device: Hex4 = "0000"
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{2}$")] = "00"
+    numa_node: Annotated[int, Field(ge=-1)] = -1
+    iommu_group: Annotated[int, Field(ge=0)] | None = None
+    serial: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+    boot_vga: Annotated[int, Field(ge=0, le=1)] | None = Field(default=None, alias="bootVGA")
+    sriov_total_vfs: Annotated[int, Field(ge=1)] | None = Field(default=None, alias="sriovTotalVFs")
+    bars: tuple[Annotated[int, Field(ge=16)], ...] = Field(default=(16 << 20,), max_length=3)
+    interfaces: tuple[Interface, ...] = ()
+    storage: Storage | None = None
+    probe_errors: tuple[ProbeError, ...] = ()
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.pci_class.startswith("0604")
+
+
+class DriverKind(StrEnum):
+    NATIVE = "Native"
+    VFIO = "VFIO"
+    PORT = "Port"
+    STUB = "Stub"
+
+
+class WhenOpen(StrEnum):
+    SUCCEEDS = "Succeeds"
+    BLOCKS = "Blocks"
+
+
+class MatchId(Described):
+    """A row of a driver's id table; what is absent matches anything. ``class`` may be a prefix ("12", "0604")."""
+
+    vendor: Hex4 | None = None
+    device: Hex4 | None = None
+    pci_class: Annotated[str, Field(pattern=r"^[0-9a-f]{2,6}$")] | None = Field(default=None, alias="class")
+
+
+class NodeTemplate(Described):
+    """A character device that a native driver makes for each device: "rbln{index}" below /dev, lowest free index
+    first.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_/-]+\{index\}[a-z0-9_/-]*$")]
+    first: Annotated[int, Field(ge=0)] = 0
+    major: Annotated[int, Field(ge=1)]
+    sysfs_class: Name | None = None
+
+
+class Driver(Described):
+    """A PCI driver: its name is the directory's ("vfio-pci"), its module the file's ("vfio_pci")."""
+
+    name: Name
+    module: Name
+    kind: DriverKind = DriverKind.NATIVE
+    ids: tuple[MatchId, ...] = ()
+    override_only_ids: tuple[MatchId, ...] = ()
+    nodes: tuple[NodeTemplate, ...] = ()
+    shared_nodes: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_/-]+$")], ...] = ()
+    listing: HostPath | None = None
+    unbind_when_open: WhenOpen = WhenOpen.SUCCEEDS
+
+
+class ModuleState(StrEnum):
+    ABSENT = "Absent"
+    LOADABLE = "Loadable"
+    LOADED = "Loaded"
+    BUILTIN = "Builtin"
+
+
+class Module(Described):
+    """A kernel module. ``ids`` are the "vendor:device" pairs of vfio-pci.ids: ids its drivers take from the start."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+    state: ModuleState = ModuleState.LOADABLE
+    requires: tuple[Name, ...] = ()
+    ids: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")], ...] = ()
+
+
+class Process(Described):
+    """A process of the first boot that holds device nodes open."""
+
+    pid: Annotated[int, Field(ge=2)]
+    comm: Annotated[str, Field(min_length=1, max_length=15)]
+    cgroup: HostPath = Annotated[str, Field(pattern=r"^/[\x20-\x7e]*$")]
+    opens: tuple[HostPath, ...] = ()
+
+
+class Iommu(StrEnum):
+    ENABLED = "Enabled"
+    DISABLED = "Disabled"
+    UNSAFE_NO_IOMMU = "UnsafeNoIOMMU"
+
+
+class VfioNodes(StrEnum):
+    GROUP = "Group"
+    GROUP_AND_CDEV = "GroupAndCdev"
+
+
+class Kernel(Described):
+    release: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+[^/\s]*$")] = "6.8.0-60-generic"
+    command_line: str = "root=/dev/nvme0n1p2 ro intel_iommu=on iommu=pt"
+    iommu: Iommu = Iommu.ENABLED
+    vfio_nodes: VfioNodes = VfioNodes.GROUP_AND_CDEV
+
+
+class HostDescription(Described):
+    """A whole node. Modules and drivers named here are added to, or replace, the known ones (known_drivers.yaml)."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
+    kernel: Kernel = Kernel()
+    modules: tuple[Module, ...] = ()
+    drivers: tuple[Driver, ...] = ()
+    devices: Annotated[tuple[Device, ...], Field(max_length=1024)]
+    virtual_interfaces: tuple[Interface, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    processes: tuple[Process, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Self:
+        addresses = [device.address for device in self.devices]
+        _unique("devices: address", addresses)
+        _unique("modules: name", [module.name for module in self.modules])
+        _unique("drivers: name", [driver.name for driver in self.drivers])
+        _unique("processes: pid", [str(process.pid) for process in self.processes])
+        bridges = {device.address for device in self.devices if device.is_bridge}
+        for device in self.devices:
+            if not device.parent.startswith("pci") and device.parent not in bridges:
+                raise ValueError(f"devices: {device.address}: parent {device.parent} is no bridge of this node")
+        block = [disk.name for device in self.devices if device.storage for disk in device.storage.disks]
+        block += [
+            partition.name
+            for device in self.devices
+            if device.storage
+            for disk in device.storage.disks
+            for partition in disk.partitions
+        ]
+        _unique("block devices: name", block)
+        for volume in self.volumes:
+            for slave in volume.slaves:
+                if slave not in block:
+                    raise ValueError(f"volumes: {volume.name}: slave {slave} is no disk or partition of this node")
+        for mount in self.mounts:
+            if mount.source not in {*block, *(volume.name for volume in self.volumes)}:
+                raise ValueError(f"mounts: {mount.point}: source {mount.source} is no block device of this node")
+        return self
+
+
+class KnownDrivers(Described):
+    modules: tuple[Module, ...]
+    drivers: tuple[Driver, ...]
+
+
+def _unique(what: str, values: list[str]) -> None:
+    twice = sorted({value for value in values if values.count(value) > 1})
+    if twice:
+        raise ValueError(f"{what}: {', '.join(twice)} stands twice")
+
+
+def parse_description(text: str, *, source: str = "description") -> HostDescription:
+    """A description from YAML; DescriptionError names each wrong field."""
+    return _checked(HostDescription, _yaml(text, source), source)
+
+
+def load_description(name_or_path: str | Path) -> HostDescription:
+    """A shipped description by name ("node-atom"), or any by file."""
+    path = Path(name_or_path)
+    if isinstance(name_or_path, str) and re.fullmatch(r"[a-z0-9-]+", name_or_path):
+        path = DESCRIPTIONS / f"{name_or_path}.yaml"
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        shipped = ", ".join(shipped_descriptions())
+        raise DescriptionError(f"{name_or_path}: no such description; shipped are {shipped}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DescriptionError(f"{path}: {error}") from error
+    return parse_description(text, source=str(path))
+
+
+def shipped_descriptions() -> list[str]:
+    return sorted(path.stem for path in DESCRIPTIONS.glob("*.yaml"))
+
+
+def parse_device(fields: dict[str, Any]) -> Device:
+    """One device in the form of a description, for hot-plugging it."""
+    return _checked(Device, fields, "device")
+
+
+def known_drivers() -> KnownDrivers:
+    return _checked(KnownDrivers, _yaml(KNOWN_DRIVERS.read_text("utf-8"), KNOWN_DRIVERS.name), KNOWN_DRIVERS.name)
+
+
+def _yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise DescriptionError(f"{source}: not YAML: {error}") from error
+
+
+def _checked(model: type[T], value: Any, source: str) -> T:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        faults = "\n".join(
+            f"{source}: {'.'.join(str(part) for part in fault['loc']) or 'document'}: "
+            f"{fault['msg']}{_hint(fault['input'])}"
+            for fault in error.errors()
+        )
+        raise DescriptionError(faults) from None
+
+
+def _hint(given: Any) -> str:
+    """Addresses and ids look like numbers to YAML."""
+    return f" (write it in quotes, YAML reads {given})" if isinstance(given, int | float) else ""

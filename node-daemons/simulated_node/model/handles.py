@@ -1,0 +1,51 @@
+"""Processes that open and close device nodes: virtual machines, runtimes, tools."""
+
+from simulated_node.description import DriverKind
+from simulated_node.model import vfio
+from simulated_node.model.state import Machine, Process
+from simulated_node.rules.registry import rule
+
+NO_NODE = rule("open.no-such-node", "Opening a node that is not there fails.", errno="ENOENT", source="open(2)")
+NOT_OPEN = rule(
+    "open.close-what-is-open", "Closing what the process does not hold fails.", errno="EBADF", source="close(2)"
+)
+
+
+def open_node(machine: Machine, node: str, *, pid: int, comm: str, cgroup: str) -> int:
+    """A process, started when it is not there yet, opens a node of /dev; its new descriptor."""
+    groups = vfio.group_nodes(machine)
+    own = {made.name for device in machine.devices.values() for made in device.nodes}
+    if node not in groups and node not in own and node not in shared_nodes(machine):
+        raise NO_NODE.refuses(f"there is no /dev/{node}")
+    if node in groups or node.startswith("vfio/devices/"):
+        vfio.refuse_open(machine, node)
+    process = machine.processes.setdefault(pid, Process(pid, comm, cgroup))
+    descriptor = next(number for number in range(3, len(process.handles) + 4) if number not in process.handles)
+    process.handles[descriptor] = node
+    return descriptor
+
+
+def close_node(machine: Machine, node: str, *, pid: int | None) -> None:
+    """Close every handle on a node, of one process or of all; a process without handles ends."""
+    names = (node, f"{node} (deleted)")
+    holders = [process for process in machine.processes.values() if pid in (None, process.pid)]
+    closed = False
+    for process in holders:
+        for descriptor in [number for number, name in process.handles.items() if name in names]:
+            del process.handles[descriptor]
+            closed = True
+        if not process.handles:
+            del machine.processes[process.pid]
+    if not closed:
+        raise NOT_OPEN.refuses(f"nobody holds /dev/{node} open" if pid is None else f"{pid} does not hold /dev/{node}")
+
+
+def shared_nodes(machine: Machine) -> list[str]:
+    """Nodes that stand for a whole driver: vfio's while it is registered, a native one's while it holds a device."""
+    used = {device.driver for device in machine.devices.values()}
+    drivers = [
+        driver.description
+        for driver in machine.drivers.values()
+        if driver.name in used or driver.description.kind is DriverKind.VFIO
+    ]
+    return sorted({name for driver in drivers for name in driver.shared_nodes})

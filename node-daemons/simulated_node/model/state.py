@@ -1,0 +1,124 @@
+"""The state of a simulated kernel between two operations.
+
+Plain data without behaviour of its own: the rules change it, the tree renders it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from node_host.host.protocol import Uevent
+from simulated_node.description import (
+    Device as DeviceDescription,
+)
+from simulated_node.description import (
+    Driver as DriverDescription,
+)
+from simulated_node.description import (
+    HostDescription,
+    MatchId,
+)
+from simulated_node.description import (
+    Module as ModuleDescription,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A character device: its name below /dev, its number, and its class device below the PCI function (None: it has
+    none).
+    """
+
+    name: str
+    number: str
+    sysfs_class: str | None = None
+    sysfs_name: str | None = None
+
+
+@dataclass(slots=True)
+class Device:
+    """A PCI function.
+
+    ``ancestors`` are the names above it in /sys/devices, root complex first. ``group`` is its IOMMU group, None
+    without one; ``unsafe_group``: it is the unprotected one of no-IOMMU mode. ``holder`` is the operation that keeps
+    the device lock while it sleeps.
+    """
+
+    description: DeviceDescription
+    ancestors: tuple[str, ...]
+    driver: str | None = None
+    override: str | None = None
+    nodes: list[Node] = field(default_factory=list)
+    vfio_index: int | None = None
+    group: int | None = None
+    unsafe_group: bool = False
+    holder: int | None = None
+    failed_probes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return self.description.address
+
+
+@dataclass(slots=True)
+class Driver:
+    """A registered PCI driver with the ids added at run time."""
+
+    description: DriverDescription
+    dynamic_ids: list[MatchId] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+
+@dataclass(slots=True)
+class Module:
+    description: ModuleDescription
+    loaded: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+
+@dataclass(slots=True)
+class Process:
+    """A simulated process; ``handles`` maps a descriptor to the name of the node it holds, "(deleted)" added when it
+    went.
+    """
+
+    pid: int
+    comm: str
+    cgroup: str
+    handles: dict[int, str] = field(default_factory=dict)
+
+
+def _no_fault(_address: str, _driver: str) -> str | None:
+    return None
+
+
+@dataclass(slots=True)
+class Machine:
+    """Everything: what the description gave, and what became of it since boot.
+
+    ``drivers`` is in the order of registration, which is the order of matching. ``events`` is the outbox of an
+    operation. ``probe_fault`` lets a test make a probe fail: (address, driver) -> errno name.
+    """
+
+    description: HostDescription
+    boot_id: str
+    devices: dict[str, Device] = field(default_factory=dict)
+    modules: dict[str, Module] = field(default_factory=dict)
+    available_drivers: dict[str, DriverDescription] = field(default_factory=dict)
+    drivers: dict[str, Driver] = field(default_factory=dict)
+    processes: dict[int, Process] = field(default_factory=dict)
+    deferred: set[str] = field(default_factory=set)
+    events: list[Uevent] = field(default_factory=list)
+    probe_fault: Callable[[str, str], str | None] = _no_fault
+
+    def in_group(self, group: int) -> list[Device]:
+        return [device for device in self.devices.values() if device.group == group]
+
+    def handles_on(self, node: str) -> list[Process]:
+        """The processes that hold a node of /dev open."""
+        return [process for process in self.processes.values() if node in process.handles.values()]

@@ -1,0 +1,1 @@
+"""The rules of the simulated kernel: their registry, and the reference page made from it."""

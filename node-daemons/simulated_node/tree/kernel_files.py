@@ -1,0 +1,68 @@
+"""What the kernel says of itself: modules, boot id, command line."""
+
+from simulated_node.description import DriverKind, Iommu, ModuleState
+from simulated_node.model.matching import alias_pattern
+from simulated_node.model.state import Machine
+from simulated_node.tree.entries import TreeBuilder
+
+
+def render_kernel(out: TreeBuilder, machine: Machine) -> None:
+    kernel = machine.description.kernel
+    out.file("/proc/sys/kernel/random/boot_id", machine.boot_id)
+    out.file("/proc/sys/kernel/osrelease", kernel.release)
+    out.file("/proc/cmdline", kernel.command_line)
+    _render_modules(out, machine)
+    library = f"/lib/modules/{kernel.release}"
+    out.file(f"{library}/modules.alias", _aliases(machine), 0o644)
+    for driver in machine.drivers.values():
+        if driver.description.listing is None:
+            continue
+        for device in machine.devices.values():
+            if device.driver == driver.name:
+                _render_listing(
+                    out, f"{driver.description.listing}/{device.address}", device.address, device.nodes[0].name
+                )
+
+
+def _render_modules(out: TreeBuilder, machine: Machine) -> None:
+    out.directory("/sys/module")
+    for module in machine.modules.values():
+        here = f"/sys/module/{module.name}"
+        if not module.loaded:
+            continue
+        out.directory(here)
+        if module.description.state is not ModuleState.BUILTIN:
+            users = [
+                other.name
+                for other in machine.modules.values()
+                if other.loaded and module.name in other.description.requires
+            ]
+            out.file(f"{here}/initstate", "live")
+            out.file(f"{here}/refcnt", str(len(users)))
+            for user in users:
+                out.link(f"{here}/holders/{user}", f"/sys/module/{user}")
+        if module.description.ids:
+            out.file(f"{here}/parameters/ids", ",".join(module.description.ids))
+        if module.name == "vfio":
+            unsafe = "Y" if machine.description.kernel.iommu is Iommu.UNSAFE_NO_IOMMU else "N"
+            out.file(f"{here}/parameters/enable_unsafe_noiommu_mode", unsafe)
+
+
+def _aliases(machine: Machine) -> str:
+    """modules.alias, as depmod writes it: the file is on disk whether or not a module is loaded."""
+    lines = ["# Aliases extracted from modules themselves."]
+    for driver in machine.available_drivers.values():
+        module = machine.modules.get(driver.module)
+        if module is None or module.description.state in (ModuleState.ABSENT, ModuleState.BUILTIN):
+            continue
+        lines += [f"alias pci:{alias_pattern(row)} {driver.module}" for row in driver.ids]
+        lines += [f"alias vfio_pci:{alias_pattern(row)} {driver.module}" for row in driver.override_only_ids]
+        if driver.kind is DriverKind.VFIO and not driver.override_only_ids:
+            lines.append(f"alias vfio_pci:v*d*sv*sd*bc*sc*i* {driver.module}")
+    return "\n".join(lines)
+
+
+def _render_listing(out: TreeBuilder, path: str, address: str, node: str) -> None:
+    """A driver's own list of its devices in /proc, as nvidia's: it has no class device that names the node."""
+    minor = "".join(character for character in node if character.isdigit())
+    out.file(f"{path}/information", f"Bus Location: \t {address}\nDevice Minor: \t {minor}")

@@ -1,0 +1,33 @@
+"""/dev and the processes that hold parts of it. Nodes are plain files here: what counts is whether they are there."""
+
+from simulated_node.model import handles, vfio
+from simulated_node.model.state import Machine
+from simulated_node.tree.entries import TreeBuilder
+
+_NODE = 0o600
+
+
+def render_nodes(out: TreeBuilder, machine: Machine) -> None:
+    out.directory("/dev")
+    names = {node.name for device in machine.devices.values() for node in device.nodes}
+    for name in sorted({*names, *vfio.group_nodes(machine), *handles.shared_nodes(machine)}):
+        out.file(f"/dev/{name}", b"", _NODE)
+
+
+def render_processes(out: TreeBuilder, machine: Machine) -> None:
+    """/proc/<pid>/{comm,cgroup,fd} of the simulated processes, and of init, which is also "self" to a file's reader."""
+    out.raw_link("/proc/self", "1")
+    out.raw_link("/proc/net", "self/net")
+    out.raw_link("/proc/mounts", "self/mounts")
+    _render_process(out, 1, "systemd", "/init.scope", {})
+    for process in machine.processes.values():
+        _render_process(out, process.pid, process.comm, process.cgroup, process.handles)
+
+
+def _render_process(out: TreeBuilder, pid: int, comm: str, cgroup: str, open_nodes: dict[int, str]) -> None:
+    here = f"/proc/{pid}"
+    out.file(f"{here}/comm", comm)
+    out.file(f"{here}/cgroup", f"0::{cgroup}")
+    out.directory(f"{here}/fd")
+    for descriptor, name in open_nodes.items():
+        out.raw_link(f"{here}/fd/{descriptor}", f"/dev/{name}")

@@ -1,0 +1,127 @@
+"""/sys/devices/pci…, /sys/bus/pci, /sys/kernel/iommu_groups (Documentation/ABI/testing/sysfs-bus-pci)."""
+
+from simulated_node.model import vfio
+from simulated_node.model.attributes import Attribute, Kind
+from simulated_node.model.matching import modalias
+from simulated_node.model.state import Device, Driver, Machine
+from simulated_node.model.topology import devpath
+from simulated_node.tree.config_space import config_space
+from simulated_node.tree.entries import READ_WRITE, WRITE_ONLY, TreeBuilder
+
+_BUS = "/sys/bus/pci"
+_RESOURCES = 13  # six BARs, the ROM, six of SR-IOV
+_MEMORY_64 = 0x14220C  # IORESOURCE_MEM | PREFETCH | SIZEALIGN | MEM_64
+
+
+def render_pci(out: TreeBuilder, machine: Machine) -> None:
+    out.directory(f"{_BUS}/devices")
+    out.file(f"{_BUS}/drivers_probe", "", WRITE_ONLY, Attribute(Kind.DRIVERS_PROBE))
+    out.file(f"{_BUS}/drivers_autoprobe", "1", READ_WRITE)
+    out.directory("/sys/kernel/iommu_groups")
+    out.directory("/sys/class/vfio")
+    free = 0x2000_0000_0000
+    for device in machine.devices.values():
+        bars = []
+        for size in device.description.bars:
+            free = -(-free // size) * size
+            bars.append(free)
+            free += size
+        _render_device(out, machine, device, bars)
+    for driver in machine.drivers.values():
+        _render_driver(out, driver)
+    for node, number in vfio.group_nodes(machine).items():
+        name = node.removeprefix("vfio/")
+        _class_device(out, f"/sys/devices/virtual/vfio/{name}", "vfio", node, number)
+
+
+def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: list[int]) -> None:
+    facts = device.description
+    here = "/sys" + devpath(device)
+    for name, value in (
+        ("vendor", f"0x{facts.vendor}"),
+        ("device", f"0x{facts.device}"),
+        ("subsystem_vendor", f"0x{facts.subsystem_vendor}"),
+        ("subsystem_device", f"0x{facts.subsystem_device}"),
+        ("class", f"0x{facts.pci_class}"),
+        ("revision", f"0x{facts.revision}"),
+        ("modalias", modalias(facts)),
+        ("irq", "0"),
+        ("power_state", "D0"),
+        ("resource", _resource(facts.bars, bars)),
+    ):
+        out.file(f"{here}/{name}", value)
+    out.file(f"{here}/config", config_space(facts, bars), READ_WRITE)
+    out.file(f"{here}/enable", "0" if device.driver is None else "1", READ_WRITE)
+    out.file(f"{here}/numa_node", str(facts.numa_node), READ_WRITE)
+    out.file(f"{here}/uevent", _uevent(device), READ_WRITE)
+    out.file(
+        f"{here}/driver_override",
+        "(null)" if device.override is None else device.override + "\n",
+        READ_WRITE,
+        Attribute(Kind.DRIVER_OVERRIDE, device.address),
+    )
+    if facts.pci_class.startswith("0300"):
+        out.file(f"{here}/boot_vga", str(facts.boot_vga or 0))
+    if facts.sriov_total_vfs is not None:
+        sriov = Attribute(Kind.SRIOV, device.address)
+        out.file(f"{here}/sriov_totalvfs", str(facts.sriov_total_vfs))
+        out.file(f"{here}/sriov_numvfs", "0", READ_WRITE, sriov)
+        out.file(f"{here}/sriov_drivers_autoprobe", "1", READ_WRITE, sriov)
+    out.link(f"{here}/subsystem", _BUS)
+    out.link(f"{_BUS}/devices/{device.address}", here)
+    if device.driver is not None:
+        out.link(f"{here}/driver", f"{_BUS}/drivers/{device.driver}")
+        out.link(f"{_BUS}/drivers/{device.driver}/{device.address}", here)
+    if device.group is not None:
+        group = f"/sys/kernel/iommu_groups/{device.group}"
+        out.link(f"{here}/iommu_group", group)
+        out.link(f"{group}/devices/{device.address}", here)
+        out.file(f"{group}/type", "DMA-FQ" if not vfio.is_on_vfio(machine, device) else "identity", READ_WRITE)
+    if device.vfio_index is not None:
+        out.directory(f"{here}/vfio-dev/vfio{device.vfio_index}")
+    for node in device.nodes:
+        if node.sysfs_class is not None:
+            own = f"{here}/{node.sysfs_class}/{node.sysfs_name}"
+            _class_device(out, own, node.sysfs_class, node.name, node.number)
+            out.link(f"{own}/device", here)
+
+
+def _class_device(out: TreeBuilder, path: str, sysfs_class: str, node: str, number: str) -> None:
+    """A class device that stands for a node of /dev."""
+    major, minor = number.split(":")
+    out.file(f"{path}/dev", number)
+    out.file(f"{path}/uevent", f"MAJOR={major}\nMINOR={minor}\nDEVNAME={node}", READ_WRITE)
+    out.link(f"{path}/subsystem", f"/sys/class/{sysfs_class}")
+    out.link(f"/sys/class/{sysfs_class}/{path.rpartition('/')[2]}", path)
+
+
+def _render_driver(out: TreeBuilder, driver: Driver) -> None:
+    here = f"{_BUS}/drivers/{driver.name}"
+    for kind in (Kind.BIND, Kind.UNBIND, Kind.NEW_ID, Kind.REMOVE_ID):
+        out.file(f"{here}/{kind}", "", WRITE_ONLY, Attribute(kind, driver.name))
+    out.file(f"{here}/uevent", "", WRITE_ONLY)
+    module = f"/sys/module/{driver.description.module}"
+    out.link(f"{here}/module", module)
+    out.link(f"{module}/drivers/pci:{driver.name}", here)
+
+
+def _uevent(device: Device) -> str:
+    facts = device.description
+    lines = [f"DRIVER={device.driver}"] if device.driver is not None else []
+    lines += [
+        f"PCI_CLASS={int(facts.pci_class, 16):04X}",
+        f"PCI_ID={facts.vendor.upper()}:{facts.device.upper()}",
+        f"PCI_SUBSYS_ID={facts.subsystem_vendor.upper()}:{facts.subsystem_device.upper()}",
+        f"PCI_SLOT_NAME={facts.address}",
+        f"MODALIAS={modalias(facts)}",
+    ]
+    return "\n".join(lines)
+
+
+def _resource(sizes: tuple[int, ...], addresses: list[int]) -> str:
+    rows = [(0, 0, 0)] * _RESOURCES
+    for index, (size, address) in enumerate(zip(sizes, addresses, strict=True)):
+        # A 64-bit BAR takes two of the six places.
+        if 2 * index < 6:
+            rows[2 * index] = (address, address + size - 1, _MEMORY_64)
+    return "\n".join(f"0x{start:016x} 0x{end:016x} 0x{flags:016x}" for start, end, flags in rows)
