@@ -1,0 +1,72 @@
+"""The control plane that the cluster tests share: real, one per pytest process, ended with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from _pytest.capture import CaptureManager
+
+from cli.cluster.control_plane import ControlPlane
+from cli.cluster.kubectl import find_kubectl
+
+KUBECONFIG_VARIABLE = "NPUFLEET_TEST_KUBECONFIG"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd, API server, controller manager and scheduler with audit log; or the cluster of $NPUFLEET_TEST_KUBECONFIG
+    (an administrator's; it has no audit log and is left running)."""
+    directory = tmp_path_factory.mktemp("control-plane")
+    given = os.environ.get(KUBECONFIG_VARIABLE)
+    if given:
+        yield ControlPlane.existing(Path(given).expanduser(), directory)
+        return
+    capture = cast(CaptureManager, request.config.pluginmanager.getplugin("capturemanager"))
+    with capture.global_and_fixture_disabled():  # a first build takes minutes: show that it goes on
+        plane = ControlPlane.start(directory, audit=True)
+    with plane:
+        yield plane
+    shutil.rmtree(directory / "etcd", ignore_errors=True)  # 64 MB that nobody reads; pytest keeps the rest of the run
+
+
+@pytest.fixture(scope="session")
+def kubectl(control_plane: ControlPlane) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`kubectl("get", "nodes", "-o", "json").stdout`. As the administrator, or as whom `kubeconfig` names; `input` goes
+    to stdin. A failure fails the test with kubectl's words, except with `check=False`."""
+    program = str(find_kubectl())
+
+    def run(
+        *arguments: str,
+        kubeconfig: Path | None = None,
+        input: str | None = None,
+        check: bool = True,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        config = kubeconfig or control_plane.admin_kubeconfig
+        done = subprocess.run(
+            [program, f"--kubeconfig={config}", *arguments],
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr.strip()}"
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def installed(kubectl: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """npufleet's API, identities and admission policies, as kustomize/base installs them."""
+    kubectl("apply", "--server-side", "--kustomize", str(ROOT / "kustomize/base"))
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
