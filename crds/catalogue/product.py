@@ -1,0 +1,149 @@
+"""What the catalogue says of a vendor and of a product: the shape of its YAML files."""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from crds.models.base import PCIID, PCIClass, ProductName, SubsystemID, api_name
+from crds.models.profile_map import ProfileName
+from crds.models.quantity import Quantity, parse_quantity
+
+NodeGlob = Annotated[str, Field(max_length=128, pattern=r"^/dev/[A-Za-z0-9_/.*\[\]-]+$")]
+Sources = Annotated[tuple[Annotated[str, Field(min_length=10, max_length=400)], ...], Field(min_length=1)]
+
+
+class Entry(BaseModel):
+    """Base of the catalogue's records: immutable, camelCase in YAML, nothing unknown."""
+
+    model_config = ConfigDict(alias_generator=api_name, populate_by_name=True, extra="forbid", frozen=True)
+
+
+class VGPUProfile(Entry):
+    """A vGPU type: its name is stable over driver releases, its number is not and stays out."""
+
+    name: ProfileName
+    frame_buffer_gib: Annotated[int, Field(alias="frameBufferGiB", ge=1, le=1024)]
+    # Most instances on one card when all are of this profile; absent where no public source tells.
+    maximum: Annotated[int | None, Field(ge=1, le=256)] = None
+
+    @property
+    def frame_buffer_mib(self) -> int:
+        """The frame buffer in MiB."""
+        return self.frame_buffer_gib * 1024
+
+
+class HardTemplate(Entry):
+    """A partition that the vendor's tool can make of a card."""
+
+    name: ProfileName
+    memory: Quantity
+    ai_cores: Annotated[int, Field(ge=1, le=256)]
+    ai_cpus: Annotated[int, Field(alias="aiCPUs", ge=0, le=256)]
+
+
+class PartitionMaking(StrEnum):
+    """When partitions are made: when a pod needs one, or before any pod is there."""
+
+    ON_DEMAND = "OnDemand"
+    BEFOREHAND = "Beforehand"
+
+
+class HardSlices(Entry):
+    """Partitions that the hardware keeps apart, and what the card has for them."""
+
+    made: PartitionMaking
+    ai_cores: Annotated[int, Field(ge=1, le=256)]
+    ai_cpus: Annotated[int, Field(alias="aiCPUs", ge=0, le=256)]
+    allocatable_memory: Quantity
+    templates: Annotated[tuple[HardTemplate, ...], Field(min_length=1)]
+
+
+class SoftSlices(Entry):
+    """Slices that a library keeps apart."""
+
+    max_instances: Annotated[int, Field(ge=1, le=20)]
+
+
+class ProductEntry(Entry):
+    """A product as a vendor's file states it."""
+
+    name: ProductName
+    title: Annotated[str, Field(max_length=64)] = ""
+    # The name in the PCI ID database; resource names of other device plugins are made from it.
+    pci_name: Annotated[str, Field(max_length=128)] = ""
+    physical: tuple[PCIID, ...] = ()
+    virtual: tuple[PCIID, ...] = ()
+    # Only these subsystem ids are this product; empty: any.
+    subsystems: tuple[SubsystemID, ...] = ()
+    class_code: Annotated[PCIClass | None, Field(alias="class")] = None
+    memory: Quantity | None = None
+    # How many SR-IOV virtual functions the card makes.
+    virtual_functions: Annotated[int | None, Field(ge=1, le=256)] = None
+    profiles: tuple[VGPUProfile, ...] = ()
+    hard: HardSlices | None = None
+    soft: SoftSlices | None = None
+    note: Annotated[str, Field(max_length=400)] = ""
+    source: Sources
+
+    @model_validator(mode="after")
+    def _has_ids(self) -> Self:
+        if not self.physical and not self.virtual:
+            raise ValueError("a product needs physical or virtual device ids: it could never be found")
+        return self
+
+
+class Vendor(Entry):
+    """A vendor: what holds for all of its products. Node patterns are globs of host paths."""
+
+    id: PCIID
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    # Nodes of one device each; who has one open uses that device, or a twin where nothing says whose it is.
+    device_nodes: tuple[NodeGlob, ...] = ()
+    # Nodes that users of several devices open.
+    shared_nodes: tuple[NodeGlob, ...] = ()
+    # Nodes of a card's partitions.
+    slice_nodes: tuple[NodeGlob, ...] = ()
+    # Below /sys/class.
+    sysfs_class: Annotated[str | None, Field(pattern=r"^[a-z0-9_-]{1,64}$")] = None
+    source: Sources
+
+
+class VendorFile(Vendor):
+    """A file of the catalogue: a vendor and its products."""
+
+    products: Annotated[tuple[ProductEntry, ...], Field(min_length=1)]
+
+
+class Product(ProductEntry):
+    """A product together with its vendor."""
+
+    vendor: Vendor
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The card's memory in bytes; None when no source tells it."""
+        return None if self.memory is None else int(parse_quantity(self.memory))
+
+    @property
+    def device_nodes(self) -> tuple[str, ...]:
+        """Globs of the device nodes, e.g. ``/dev/rbln[0-9]*``."""
+        return self.vendor.device_nodes
+
+    @property
+    def resource_slug(self) -> str:
+        """The name that resource names of device plugins are made of: ``GA100GL [A30 PCIe]`` is ``GA100GL_A30_PCIE``."""
+        return slug(self.pci_name)
+
+    def profile(self, name: str) -> VGPUProfile | None:
+        """The vGPU profile of that name, or None."""
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+
+def slug(pci_name: str) -> str:
+    """Upper case; ``/``, ``.`` and white space become ``_``; whatever else is not alphanumeric is dropped.
+
+    Source: the resource naming of NVIDIA's kubevirt-gpu-device-plugin.
+    """
+    spaced = "".join("_" if char in "/." or char.isspace() else char for char in pci_name.upper())
+    return "".join(char for char in spaced if char == "_" or (char.isascii() and char.isalnum()))
