@@ -9,12 +9,16 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
+from cli.cluster.errors import ClusterError
 from cli.cluster.files import write_private
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ModuleNotFoundError as error:
+    raise ClusterError(f"{error.name} is not installed: pip install 'npufleet[cluster]'") from error
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365

@@ -217,7 +217,9 @@ class TestOwnPlane:
             plane.api().call("POST", "/api/v1/namespaces/default/configmaps", body)
             with pytest.raises(ClusterError, match="in use by process"):
                 ControlPlane.start(tmp_path / "p", components=())
-            assert plane.running() == pids, "the refused second start must not touch the first"
+            refused = cluster("down", "--directory", str(tmp_path / "p"))
+            assert (refused.returncode, "is in use by process" in refused.stderr) == (3, True)
+            assert plane.running() == pids, "whoever was refused must not touch the running plane"
         assert plane.running() == {}
         assert all(gone(pid) for pid in pids.values())
         plane.stop()  # may be called again

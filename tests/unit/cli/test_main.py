@@ -143,6 +143,18 @@ def test_module_run_by_path_reports_failures_in_the_same_way(tmp_path: Path) -> 
     assert not (tmp_path / "absent").exists()
 
 
+def test_missing_optional_packages_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from cli.main import main; sys.exit(main(['cluster', 'up', '--directory', sys.argv[1]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert done.stderr == "npufleet cluster: cryptography is not installed: pip install 'npufleet[cluster]'\n"
+
+
 def test_ending_a_cluster_that_is_not_there_is_no_error_and_makes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
