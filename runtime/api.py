@@ -133,7 +133,7 @@ class Api:
         retries, from the moment the write limit let it pass. Raises CredentialsError.
         """
         credentials = await Credentials.load(kubeconfig)
-        client = credentials.client()
+        client = credentials.client(_send_writes_once)
         client.user_agent = component
         try:
             bucket = TokenBucket(writes_per_second, burst)
@@ -481,6 +481,27 @@ class Api:
     def _url(self, path: str, query: dict[str, str | None] | dict[str, str] | None) -> str:
         present = {key: value for key, value in (query or {}).items() if value is not None}
         return f"{self._host}{path}?{urlencode(present)}" if present else f"{self._host}{path}"
+
+
+class _AnswerLost(aiohttp.ClientError):
+    """The connection broke after the request went out: the server may or may not have acted on it."""
+
+
+async def _send_writes_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from repeating a PUT or DELETE by itself when the connection breaks.
+
+    A repeated compare-and-swap answers Conflict though the first one took effect. What is repeated is decided here.
+    """
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method == "GET":
+            raise
+        raise _AnswerLost(str(error) or type(error).__name__) from error
 
 
 def _event(line: bytes | bytearray, call: str) -> Object:

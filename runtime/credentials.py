@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aiohttp import ClientMiddlewareType
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import incluster_config, kube_config
 from kubernetes.aio.config.config_exception import ConfigException
@@ -98,8 +99,10 @@ class Credentials:
 
         return cls(configuration, origin=origin, token_file=token_file, reloader=reload)
 
-    def client(self) -> ApiClient:
+    def client(self, *middlewares: ClientMiddlewareType) -> ApiClient:
         """A library client for these credentials; raises CredentialsError when the TLS files do not fit."""
+        session = self.configuration.client_session_kwargs or {}
+        self.configuration.client_session_kwargs = {**session, "middlewares": middlewares}
         try:
             return ApiClient(self.configuration)
         except (OSError, ssl.SSLError, ValueError) as error:

@@ -11,13 +11,15 @@ The rules, for a list taken at resourceVersion L:
 - it never overwrites an entry with an older one;
 - a list older than one already seen changes nothing.
 And for events:
-- a deletion leaves a tombstone until a list newer than it, so that a late event cannot bring the object back;
-- an event not newer than the last list, about an object that this list did not contain, is a late one too;
+- a deletion leaves a tombstone at its name until a list newer than it, so that no late event of this or an earlier
+  incarnation can bring an object back;
+- an event not newer than the last list, about a name that this list did not contain, is a late one too;
 - one name has one object: a newer incarnation (another UID) of a name ends the older one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +71,7 @@ class Store(Generic[T]):
         self._compact = compact
         self._entries: dict[str, Entry[T]] = {}
         self._uids: dict[Key, str] = {}
-        self._tombstones: dict[str, int] = {}
+        self._tombstones: dict[Key, int] = {}
         self._subscribers: list[Callable[[Sequence[Change[T]]], None]] = []
         self._broken: dict[Key, str] = {}
         self._listed = 0
@@ -99,8 +101,7 @@ class Store(Generic[T]):
 
     def entry(self, name: str, namespace: str = "") -> Entry[T] | None:
         """The entry (UID, resourceVersion, record) of the object with that name now."""
-        uid = self._uids.get(Key(namespace, name))
-        return self._entries[uid] if uid is not None else None
+        return self._at(Key(namespace, name))
 
     def by_uid(self, uid: str) -> Entry[T] | None:
         return self._entries.get(uid)
@@ -142,12 +143,7 @@ class Store(Generic[T]):
 
         Give it to `Api.list(convert=…)`, so that bodies are compacted page by page.
         """
-        metadata = item.get("metadata") or {}
-        name, uid = metadata.get("name"), metadata.get("uid")
-        if not name or not uid:
-            raise MalformedObject(f"an object without metadata.name or metadata.uid: {str(metadata)[:200]}")
-        key = Key(metadata.get("namespace") or "", name)
-        version = parse_version(metadata.get("resourceVersion"))
+        key, uid, version = _identity(item)
         try:
             return Entry(key, uid, version, self._compact(item))
         except Exception as error:  # one bad object, one condition: the others go on
@@ -161,88 +157,66 @@ class Store(Generic[T]):
         the history of the server was set back (etcd restored from a backup), so the list is the truth as it is.
         """
         version = parse_version(resource_version)
-        if version < self._listed and not restart:
-            return False
-        changes: list[Change[T]] = []
-        if restart and version < self._listed:
+        if version < self._listed:
+            if not restart:
+                return False
             log.warning(
                 "resourceVersion went back from %d to %d: the server's history was reset", self._listed, version
             )
             self._tombstones.clear()
-            kept = {entry.uid: entry for entry in items}
-            for uid, entry in list(self._entries.items()):
-                if uid not in kept:
-                    self._remove(entry, changes)
-            for entry in kept.values():
+            self._entries = {
+                uid: dataclasses.replace(entry, resource_version=0) for uid, entry in self._entries.items()
+            }
+        changes: list[Change[T]] = []
+        listed: set[str] = set()
+        for entry in items:
+            listed.add(entry.uid)
+            known = self._at(entry.key)
+            newer = known is None or known.resource_version < entry.resource_version
+            if newer and self._tombstones.get(entry.key, -1) <= version:
                 self._put(entry, changes)
-        else:
-            listed: set[str] = set()
-            for entry in items:
-                listed.add(entry.uid)
-                if self._tombstones.get(entry.uid, -1) <= version:
-                    self._accept(entry, changes)
-            for uid, entry in list(self._entries.items()):
-                if uid not in listed and entry.resource_version <= version:
-                    self._remove(entry, changes)
-            self._tombstones = {uid: at for uid, at in self._tombstones.items() if at > version}
+        for uid, entry in list(self._entries.items()):
+            if uid not in listed and entry.resource_version <= version:
+                self._remove(entry, changes)
+        self._tombstones = {key: at for key, at in self._tombstones.items() if at > version}
         self._listed = version
         self._synced = True
         self._notify(changes)
         return True
 
     def apply_event(self, kind: str, item: dict[str, Any]) -> None:
-        """Take in ADDED, MODIFIED or DELETED; other types are ignored. Raises MalformedObject."""
+        """Take in ADDED, MODIFIED or DELETED; other types are ignored. Raises MalformedObject, changing nothing."""
         if kind not in {"ADDED", "MODIFIED", "DELETED"}:
             return
+        key, _, version = _identity(item)
+        known = self._at(key)
         changes: list[Change[T]] = []
         if kind == "DELETED":
-            self._delete(item, changes)
+            if known is not None and known.resource_version > version:
+                return
+            if known is not None:
+                self._remove(known, changes)
+            if version > self._listed:
+                self._tombstones[key] = max(version, self._tombstones.get(key, -1))
         else:
-            entry = self.convert(item)
-            version = entry.resource_version
-            late = entry.uid not in self._entries and version <= self._listed
-            if not late and version > self._tombstones.get(entry.uid, -1):
-                # A tombstone that is passed by: the object left the watch's selector and came back.
-                self._tombstones.pop(entry.uid, None)
-                self._accept(entry, changes)
+            latest = known.resource_version if known is not None else self._listed
+            if version > max(latest, self._tombstones.get(key, -1)):
+                # Newer than a tombstone: created anew, or back in the selector of the watch.
+                self._tombstones.pop(key, None)
+                self._put(self.convert(item), changes)
         self._notify(changes)
 
-    def _delete(self, item: dict[str, Any], changes: list[Change[T]]) -> None:
-        metadata = item.get("metadata") or {}
-        uid = metadata.get("uid")
-        if not uid:
-            raise MalformedObject(f"a deletion without metadata.uid: {str(metadata)[:200]}")
-        version = parse_version(metadata.get("resourceVersion"))
-        entry = self._entries.get(uid)
-        if entry is not None and entry.resource_version > version:
-            return
-        if entry is not None:
-            self._remove(entry, changes)
-        if version > self._listed:
-            self._tombstones[uid] = max(version, self._tombstones.get(uid, -1))
-
-    def _accept(self, entry: Entry[T], changes: list[Change[T]]) -> None:
-        """Keep `entry` if it is newer than what is known of its UID and of its name."""
-        known = self._entries.get(entry.uid)
-        if known is not None and known.resource_version >= entry.resource_version:
-            return
-        holder = self._uids.get(entry.key)
-        if holder is not None and holder != entry.uid:
-            other = self._entries[holder]
-            if other.resource_version > entry.resource_version:
-                return  # an older incarnation of the name
-            self._tombstones[holder] = max(entry.resource_version, self._tombstones.get(holder, -1))
-        self._put(entry, changes)
+    def _at(self, key: Key) -> Entry[T] | None:
+        uid = self._uids.get(key)
+        return self._entries[uid] if uid is not None else None
 
     def _put(self, entry: Entry[T], changes: list[Change[T]]) -> None:
-        known = self._entries.get(entry.uid)
-        previous = self._uids.get(entry.key)
-        before = known
-        if previous is not None and previous != entry.uid:
-            before = self._entries.pop(previous)
-        if entry.record is None and known is not None and known.record is not None:
-            # Unreadable now: the last readable state goes on, with the reason beside it.
-            entry = Entry(entry.key, entry.uid, entry.resource_version, known.record, entry.broken)
+        before = self._at(entry.key)
+        if before is not None:
+            del self._entries[before.uid]
+            if entry.broken and before.uid == entry.uid:
+                # Unreadable now: the last readable state goes on, with the reason beside it.
+                entry = dataclasses.replace(entry, record=before.record)
         self._entries[entry.uid] = entry
         self._uids[entry.key] = entry.uid
         was_broken = self._broken.pop(entry.key, "")
@@ -268,6 +242,14 @@ class Store(Generic[T]):
                 callback(changes)
             except Exception:
                 log.exception("A subscriber failed on %d changes", len(changes))
+
+
+def _identity(item: dict[str, Any]) -> tuple[Key, str, int]:
+    metadata = item.get("metadata") or {}
+    name, uid = metadata.get("name"), metadata.get("uid")
+    if not name or not uid:
+        raise MalformedObject(f"an object without metadata.name or metadata.uid: {str(metadata)[:200]}")
+    return Key(metadata.get("namespace") or "", name), uid, parse_version(metadata.get("resourceVersion"))
 
 
 def parse_version(value: Any) -> int:
