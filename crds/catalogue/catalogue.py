@@ -23,7 +23,7 @@ class Catalogue:
         Raises CatalogueError that names every fault of every file.
         """
         read = {name: _vendor_file(name, text) for name, text in sorted(files.items())}
-        faults = [fault for _, fault in read.values() for fault in fault]
+        faults = [fault for _, found in read.values() for fault in found]
         vendors = {name: vendor for name, (vendor, _) in read.items() if vendor is not None}
         faults += _twins(vendors)
         if faults:

@@ -132,7 +132,7 @@ class Product(ProductEntry):
 
     @property
     def resource_slug(self) -> str:
-        """The name that resource names of device plugins are made of: ``GA100GL [A30 PCIe]`` is ``GA100GL_A30_PCIE``."""
+        """What device plugins make resource names of: ``GA100GL [A30 PCIe]`` gives ``GA100GL_A30_PCIE``."""
         return slug(self.pci_name)
 
     def profile(self, name: str) -> VGPUProfile | None:
