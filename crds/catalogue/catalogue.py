@@ -1,11 +1,11 @@
 """Looks products up by PCI ids, and refuses files that leave a device's product in doubt."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
 from crds.catalogue.product import Product, Vendor, VendorFile
+from crds.models.base import field_path
 from crds.near_matches import did_you_mean
 from crds.yaml_documents import YAMLError, read_documents
 
@@ -70,12 +70,7 @@ def _vendor_file(name: str, text: str) -> tuple[VendorFile | None, list[str]]:
     try:
         return VendorFile.model_validate(documents[0].content), []
     except ValidationError as error:
-        return None, [f"{name}: {_path(fault['loc'])}: {fault['msg']}" for fault in error.errors()]
-
-
-def _path(location: tuple[Any, ...]) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
-    return path or "(top)"
+        return None, [f"{name}: {field_path(fault['loc']) or '(top)'}: {fault['msg']}" for fault in error.errors()]
 
 
 def _twins(vendors: Mapping[str, VendorFile]) -> Iterator[str]:

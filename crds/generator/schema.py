@@ -131,7 +131,6 @@ def _node(raw: Schema, definitions: Schema, path: tuple[str, ...], *, effective:
 def _resolved(raw: Schema, definitions: Schema, path: tuple[str, ...]) -> Schema:
     node = dict(raw)
     if node.get("x-kubernetes-int-or-string"):
-        node.pop("anyOf")
         return node
     if "anyOf" in node:
         branches = [branch for branch in node.pop("anyOf") if branch != {"type": "null"}]

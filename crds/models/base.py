@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 GROUP: Final = "npufleet.io"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = "npufleet.io/v1alpha1"
 ABSENT: Final = "x-npufleet-absent"
+
+_FAULT_TYPE: Final = "npufleet"
 
 _INITIALISMS: Final = {"uid": "UID", "id": "ID", "vnpu": "VNPU"}
 
@@ -71,10 +73,10 @@ class Distinct:
 
     def _refuse_twins(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
         seen = set()
-        for item in items:
+        for index, item in enumerate(items):
             value = str(item if self.key is None else item.field(self.key))
             if value in seen:
-                raise ValueError(f"{self.key or 'item'} {value!r} is there twice")
+                raise fault(f"{self.key or 'item'} {value!r} is there twice", index)
             seen.add(value)
         return items
 
@@ -133,28 +135,43 @@ class KubeObject(Model):
 
         Raises pydantic.ValidationError with one entry per fault; ``loc`` is the path in YAML names.
         """
-        faults = [_fault(path, "null", "null is no value: leave the field out") for path in _nulls(obj)]
-        faults += [_fault((key,), "missing", "Field required") for key in ("apiVersion", "kind") if not _has(obj, key)]
+        faults = [_line("null is no value: leave the field out", *path) for path in _nulls(obj)]
+        faults += [_line("Field required", key) for key in ("apiVersion", "kind") if not _has(obj, key)]
         try:
             found = cls.model_validate_json(
                 json.dumps(_modelled(obj)), strict=True, extra="forbid", by_alias=True, by_name=False
             )
         except ValidationError as error:
-            told = {fault["loc"] for fault in faults}
-            faults += [
-                InitErrorDetails(type=e["type"], loc=e["loc"], input=e["input"], ctx=e.get("ctx", {}))
-                for e in error.errors()
-                if e["loc"] not in told
-            ]
+            told = {line["loc"] for line in faults}
+            faults += [_same_line(found) for found in error.errors() if found["loc"] not in told]
         except (TypeError, ValueError) as error:
-            faults.append(_fault((), "not_json", f"the object cannot be written as JSON: {error}"))
+            faults.append(_line(f"the object cannot be written as JSON: {error}"))
         if faults:
             raise ValidationError.from_exception_data(cls.__name__, faults)
         return found
 
 
-def _fault(path: tuple[str | int, ...], type: Literal["null", "missing", "not_json"], text: str) -> InitErrorDetails:
-    return InitErrorDetails(type=PydanticCustomError(type, "{text}", {"text": text}), loc=path, input=None)
+def fault(text: str, *path: str | int) -> ValidationError:
+    """For validators of models: refuses the field at ``path`` (YAML names) below the model, with just this text."""
+    return ValidationError.from_exception_data("fault", [_line(text, *path)])
+
+
+def field_path(location: tuple[str | int, ...]) -> str:
+    """The place of a fault as the API server writes it: ``spec.devices[0].match``; empty for the object itself."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
+
+
+def _line(text: str, *path: str | int) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(_FAULT_TYPE, "{text}", {"text": text}), loc=path, input=None)
+
+
+def _same_line(found: ErrorDetails) -> InitErrorDetails:
+    *holder, last = found["loc"] or ("",)
+    if last == "[key]":
+        return _line(f"key {holder[-1]!r}: {found['msg']}", *holder[:-1])
+    if found["type"] == _FAULT_TYPE:
+        return _line(found["msg"], *found["loc"])
+    return InitErrorDetails(type=found["type"], loc=found["loc"], input=found["input"], ctx=found.get("ctx", {}))
 
 
 def _has(obj: Any, key: str) -> bool:

@@ -16,6 +16,7 @@ from crds.models.base import (
     SubsystemID,
     absent,
     cel,
+    fault,
     schema_notes,
 )
 
@@ -142,9 +143,9 @@ class DeviceMatch(Model):
                 self.numa_nodes,
             )
         ):
-            raise ValueError(_NOT_EMPTY)
+            raise fault(_NOT_EMPTY)
         if self.addresses and not (self.products or self.devices):
-            raise ValueError(_ADDRESSES_ALONE)
+            raise fault(_ADDRESSES_ALONE, "addresses")
         if self.devices and not self.vendors:
-            raise ValueError(_DEVICES_ALONE)
+            raise fault(_DEVICES_ALONE, "devices")
         return self

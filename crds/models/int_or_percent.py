@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field, StrictInt
+from pydantic import PlainValidator, WithJsonSchema
 
 from crds.models.base import schema_notes
 
@@ -22,7 +22,9 @@ def scaled(value: int | str, total: int) -> int:
     return max(1, -(-int(value.removesuffix("%")) * total // 100))
 
 
-def _checked(value: int | str) -> int | str:
+def _checked(value: object) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("neither a number of nodes nor a percentage such as 10%")
     if isinstance(value, str):
         # Not match(): for it `$` also stands before a trailing line feed.
         if not re.fullmatch(PERCENT_PATTERN.strip("^$"), value):
@@ -33,10 +35,10 @@ def _checked(value: int | str) -> int | str:
 
 
 IntOrPercent = Annotated[
-    StrictInt | str,
-    AfterValidator(_checked),
-    Field(
-        json_schema_extra={
+    int | str,
+    PlainValidator(_checked),
+    WithJsonSchema(
+        {
             **schema_notes(int_or_string=True),
             "pattern": PERCENT_PATTERN,
             "minimum": 1,

@@ -16,6 +16,7 @@ from crds.models.base import (
     ShortText,
     absent,
     cel,
+    fault,
     schema_notes,
 )
 from crds.models.conditions import Conditions
@@ -161,9 +162,10 @@ class DeviceRule(Model):
         for mode, attribute in MODE_BLOCKS.items():
             given = getattr(self, attribute) is not None
             if given and mode is not self.mode:
-                raise ValueError(f"{YAML_BLOCKS[mode]} is the block of mode {mode}: remove it, or set mode to {mode}")
+                block = YAML_BLOCKS[mode]
+                raise fault(f"{block} is the block of mode {mode}: remove it, or set mode to {mode}", block)
             if not given and mode is self.mode and mode in REQUIRED_BLOCKS:
-                raise ValueError(f"mode {mode} needs the block {YAML_BLOCKS[mode]}")
+                raise fault(f"mode {mode} needs the block {YAML_BLOCKS[mode]}")
         return self
 
 
@@ -217,7 +219,7 @@ class NodePolicySpec(Model):
     @model_validator(mode="after")
     def _names_are_unique(self) -> "NodePolicySpec":
         if len({rule.name for rule in self.devices}) != len(self.devices):
-            raise ValueError("the names of the rules must be unique")
+            raise fault("the names of the rules must be unique", "devices")
         return self
 
 

@@ -10,8 +10,9 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field, model_validator
 
-from crds.models.base import ATOMIC_LIST, Model, absent, cel, key_rule, schema_notes
+from crds.models.base import ATOMIC_LIST, Model, absent, cel, fault, key_rule, schema_notes
 
+_VALUES_MISFIT: Final = "values are required with In and NotIn and forbidden with Exists and DoesNotExist"
 _KEY_LENGTH: Final = 317
 _KEY_PATTERN: Final = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -38,7 +39,7 @@ class SelectorRequirement(Model):
             cel(
                 "self.operator in ['In', 'NotIn'] ? (has(self.values) && size(self.values) > 0) : "
                 "(!has(self.values) || size(self.values) == 0)",
-                "values are required with In and NotIn and forbidden with Exists and DoesNotExist",
+                _VALUES_MISFIT,
                 ".values",
             )
         )
@@ -61,7 +62,7 @@ class SelectorRequirement(Model):
     def _values_fit_operator(self) -> "SelectorRequirement":
         needs_values = self.operator in (SelectorOperator.IN, SelectorOperator.NOT_IN)
         if needs_values != bool(self.values):
-            raise ValueError("values are required with In and NotIn and forbidden with Exists and DoesNotExist")
+            raise fault(_VALUES_MISFIT, "values")
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:

@@ -1,9 +1,9 @@
 """VNPUQuota: what the pods of a namespace may use of accelerators and their slices."""
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from crds.models.base import (
     ATOMIC_LIST,
@@ -16,6 +16,7 @@ from crds.models.base import (
     ShortText,
     absent,
     cel,
+    fault,
     key_rule,
     schema_notes,
 )
@@ -24,6 +25,7 @@ from crds.models.profile_map import PROFILE_NAME_LENGTH, PROFILE_NAME_PATTERN, P
 from crds.models.quantity import Quantity
 
 _NO_LIMIT: Final = absent("no limit")
+_BOUNDS_CROSS: Final = "min{0} must not be above max{0}"
 _NO_BOUND: Final = absent("no bound")
 _PROFILE_KEYS: Final = key_rule(PROFILE_NAME_PATTERN, PROFILE_NAME_LENGTH, "a key of profiles must be a profile name")
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -71,12 +73,12 @@ class PerPod(Model):
         json_schema_extra=schema_notes(
             cel(
                 "!has(self.minCores) || !has(self.maxCores) || self.minCores <= self.maxCores",
-                "minCores must not be above maxCores",
+                _BOUNDS_CROSS.format("Cores"),
                 ".minCores",
             ),
             cel(
                 "!has(self.minDevices) || !has(self.maxDevices) || self.minDevices <= self.maxDevices",
-                "minDevices must not be above maxDevices",
+                _BOUNDS_CROSS.format("Devices"),
                 ".minDevices",
             ),
         )
@@ -107,14 +109,25 @@ class PerPod(Model):
         Field(description="At most this much memory.", json_schema_extra=_NO_BOUND),
     ] = None
 
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        for what, low, high in (
+            ("Cores", self.min_cores, self.max_cores),
+            ("Devices", self.min_devices, self.max_devices),
+        ):
+            if low is not None and high is not None and low > high:
+                raise fault(_BOUNDS_CROSS.format(what), f"min{what}")
+        return self
+
+
+_NOT_EMPTY: Final = "match needs at least one of products, deviceClasses"
+
 
 class ChargedDevices(Model):
     """Which devices are charged; all that is given must hold."""
 
     model_config = ConfigDict(
-        json_schema_extra=schema_notes(
-            cel("has(self.products) || has(self.deviceClasses)", "match needs at least one of products, deviceClasses")
-        )
+        json_schema_extra=schema_notes(cel("has(self.products) || has(self.deviceClasses)", _NOT_EMPTY))
     )
 
     products: Annotated[
@@ -135,6 +148,12 @@ class ChargedDevices(Model):
             json_schema_extra=ATOMIC_LIST | absent("no criterion"),
         ),
     ] = ()
+
+    @model_validator(mode="after")
+    def _says_which(self) -> Self:
+        if not self.products and not self.device_classes:
+            raise fault(_NOT_EMPTY)
+        return self
 
 
 class QuotaSpec(Model):
