@@ -1,0 +1,67 @@
+"""What the demo reads from the API server, through kubectl as a user would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cli.cluster.errors import ClusterError
+from cli.cluster.kubectl import find_kubectl
+from cli.cluster.progress import Step
+
+_POLL_SECONDS = 0.3
+
+
+class ClusterView:
+    """kubectl with one kubeconfig. Raises ClusterError with kubectl's own words when a call fails."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._command = [str(find_kubectl()), "--kubeconfig", str(kubeconfig)]
+
+    def run(self, *arguments: str, seconds: float = 60) -> str:
+        """The standard output of one call."""
+        try:
+            done = subprocess.run(
+                [*self._command, *arguments], capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: no answer within {seconds:.0f} s") from error
+        if done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def apply(self, folder: Path) -> str:
+        """``kubectl apply -k`` of a folder, server-side."""
+        return self.run("apply", "--server-side", "--kustomize", str(folder))
+
+    def items(self, resource: str) -> list[dict[str, Any]]:
+        """The objects of a resource."""
+        return list(json.loads(self.run("get", resource, "--output", "json"))["items"])
+
+    def until(
+        self, step: Step, what: str, done: Callable[[], str], *, check: Callable[[], None], seconds: float = 120
+    ) -> None:
+        """Poll until ``done`` returns an empty text; what it returns otherwise says what is still missing."""
+        deadline = time.monotonic() + seconds
+        while missing := done():
+            check()
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{what}: not within {seconds:.0f} s, still waiting for {missing}")
+            step.tick(f"waiting for {missing}")
+            time.sleep(_POLL_SECONDS)
+
+
+def unsettled(policies: list[dict[str, Any]]) -> str:
+    """The names of the policies that are still being rolled out, or whose status is of an older generation."""
+    waiting = []
+    for policy in policies:
+        status = policy.get("status", {})
+        conditions = {c["type"]: c for c in status.get("conditions", [])}
+        current = status.get("observedGeneration") == policy["metadata"]["generation"]
+        if not current or conditions.get("Progressing", {}).get("status") != "False":
+            waiting.append(policy["metadata"]["name"])
+    return ", ".join(waiting)

@@ -1,0 +1,219 @@
+"""The processes of the demo: simulated nodes, one binder per node, the controllers, each under its own identity."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.cluster.control_plane import ControlPlane
+from cli.cluster.errors import ClusterError
+from cli.cluster.identities import node_kubeconfig, service_account_kubeconfig
+from cli.cluster.processes import spawn
+from simulated_node.control import Control
+from simulated_node.records import WriteRecord
+
+NAMESPACE = "npufleet-system"
+BINDER = "npufleet-vfio-binder"
+CONTROLLERS = ("npufleet-node-policy",)
+_STOP_SECONDS = 10.0
+
+
+@dataclass
+class Node:
+    """A simulated node: its host root and the processes that belong to it."""
+
+    name: str
+    root: Path
+    machine: subprocess.Popen[bytes]
+    binder: subprocess.Popen[bytes] | None = None
+    binder_starts: int = 0
+
+
+class Fleet:
+    """Starts and ends the processes of the demo; whatever it started is ended by ``stop``."""
+
+    def __init__(self, plane: ControlPlane, directory: Path) -> None:
+        self.plane = plane
+        self.directory = directory
+        self.nodes: dict[str, Node] = {}
+        self._controllers: subprocess.Popen[bytes] | None = None
+        self._controller_starts = 0
+        for name in ("logs", "hosts", "identities/controllers"):
+            (directory / name).mkdir(parents=True, exist_ok=True)
+
+    def start_controllers(self) -> None:
+        """All controllers, each under its own ServiceAccount."""
+        identities = self.directory / "identities/controllers"
+        for name in CONTROLLERS:
+            service_account_kubeconfig(self.plane, NAMESPACE, name, identities / f"{name}.kubeconfig")
+        command = [_script("npufleet-controllers"), "--all", "--kubeconfig-dir", str(identities)]
+        self._controller_starts += 1
+        self._controllers = spawn(command, output=self._controllers_log())
+
+    def restart_controllers(self) -> None:
+        """Stop the controllers as an upgrade would, and start them again."""
+        if self._controllers is not None:
+            _end([self._controllers])
+        self.start_controllers()
+
+    def start_node(self, name: str, description: str, labels: Mapping[str, str]) -> Node:
+        """A machine with a kernel and a kubelet of its own; returns when its host root is there."""
+        root, log = self.directory / "hosts" / name, self._log(name)
+        kubeconfig = self.directory / "identities" / f"{name}.kubeconfig"
+        node_kubeconfig(self.plane, name, kubeconfig)
+        command = [sys.executable, "-m", "simulated_node", "--description", description, "--root", str(root)]
+        command += ["--node-name", name, "--kubeconfig", str(kubeconfig)]
+        for key, value in labels.items():
+            command += ["--label", f"{key}={value}"]
+        node = Node(name, root, spawn(command, output=log))
+        self.nodes[name] = node
+        _await_line(log, "ready", node.machine, what=f"simulated node {name}")
+        return node
+
+    def start_binder(self, name: str) -> None:
+        """The node's binder, with a token that is bound to the Node (which must be registered)."""
+        kubeconfig = self.directory / "identities" / f"{name}-binder.kubeconfig"
+        service_account_kubeconfig(self.plane, NAMESPACE, BINDER, kubeconfig, node=name)
+        node = self.nodes[name]
+        command = [_script(BINDER), "--node", name, "--host-root", str(node.root)]
+        command += ["--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0"]
+        node.binder_starts += 1
+        node.binder = spawn(command, output=self._binder_log(node))
+
+    def restart_binder(self, name: str) -> None:
+        """Stop the node's binder as an upgrade would, and start it again."""
+        node = self.nodes[name]
+        if node.binder is not None:
+            _end([node.binder])
+        self.start_binder(name)
+
+    def not_ready(self) -> str:
+        """What does not yet say that it is ready (/readyz): the controllers, or binders by the name of their node."""
+        waiting = [] if _ready(self._controllers_log(), len(CONTROLLERS)) else ["controllers"]
+        waiting += [node.name for node in self.nodes.values() if not _ready(self._binder_log(node), 1)]
+        return ", ".join(waiting)
+
+    def pids(self) -> list[int]:
+        """The processes that run now."""
+        processes = [self._controllers, *(p for node in self.nodes.values() for p in (node.machine, node.binder))]
+        return [process.pid for process in processes if process is not None and process.poll() is None]
+
+    def reboot(self, name: str) -> str:
+        """Power-cycle the node: its processes die at once, its kernel starts anew; returns the new boot id."""
+        node = self.nodes[name]
+        if node.binder is not None:
+            node.binder.kill()
+            node.binder.wait()
+            node.binder = None
+        return Control(node.root).reboot()
+
+    def drivers(self, name: str) -> dict[str, str]:
+        """The kernel driver of each accelerator of the node by address, as its sysfs tells."""
+        devices = self.nodes[name].root / "sys/bus/pci/devices"
+        found = {}
+        for device in sorted(devices.iterdir(), key=lambda entry: entry.name):
+            if (device / "class").read_text().startswith("0x12"):
+                driver = device / "driver"
+                found[device.name] = driver.readlink().name if driver.is_symlink() else "(none)"
+        return found
+
+    def write_log(self, name: str) -> list[WriteRecord]:
+        """Every write that the node's simulated kernel has seen, over all boots."""
+        return Control(self.nodes[name].root).writes
+
+    def check(self) -> None:
+        """Raise ClusterError when one of the processes has ended by itself."""
+        running = [("controllers", self._controllers, self._controllers_log())]
+        running += [(f"binder of {node.name}", node.binder, self._binder_log(node)) for node in self.nodes.values()]
+        running += [(node.name, node.machine, self._log(node.name)) for node in self.nodes.values()]
+        for what, process, log in running:
+            if process is not None and process.poll() is not None:
+                raise ClusterError(f"{what} ended with code {process.returncode}:\n{_tail(log)}")
+
+    def stop(self) -> None:
+        """End everything: writers first, then the machines they write to."""
+        binders = [node.binder for node in self.nodes.values() if node.binder is not None]
+        _end([process for process in (self._controllers, *binders) if process is not None])
+        _end([node.machine for node in self.nodes.values()])
+
+    def _log(self, what: str) -> Path:
+        return self.directory / "logs" / f"{what}.log"
+
+    def _controllers_log(self) -> Path:
+        return self._log(f"controllers-{self._controller_starts}")
+
+    def _binder_log(self, node: Node) -> Path:
+        return self._log(f"{node.name}-binder-{node.binder_starts}")
+
+
+def _script(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
+
+
+def _await_line(log: Path, key: str, process: subprocess.Popen[bytes], *, what: str, seconds: float = 30) -> None:
+    """Wait until the process has printed a JSON line with the key."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if _json_lines(log, key):
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise ClusterError(f"{what} did not start within {seconds:.0f} s:\n{_tail(log)}")
+
+
+def _json_lines(log: Path, key: str) -> list[Any]:
+    """The values of the key in the JSON lines of the log that have it."""
+    values = []
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+        if not line.startswith("{"):
+            continue
+        try:
+            content = json.loads(line)
+        except ValueError:
+            continue
+        if key in content:
+            values.append(content[key])
+    return values
+
+
+def _ready(log: Path, processes: int) -> bool:
+    """Whether so many processes with this log have printed an address, and each answers /readyz there with 200."""
+    addresses = _json_lines(log, "listening")
+    return len(addresses) >= processes and all(_answers_ready(str(address)) for address in addresses[-processes:])
+
+
+def _answers_ready(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,190 @@
+"""From a commit to the device and back: real API server, controller and binders under their own identities."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.cluster.control_plane import ControlPlane
+from cli.cluster.progress import Progress
+from cli.demo.fleet import Fleet
+from cli.demo.story import ATOM, POOLS, Story
+from tests.builders.audit import writes_of_npufleet
+from tests.builders.waiting import eventually
+
+HOSTILE = "node-hostile"
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """The demo's stage, with policies committed, applied and rolled out."""
+    directory = tmp_path_factory.mktemp("fleet")
+    with ControlPlane.start(directory / "control-plane", audit=True) as plane:
+        fleet = Fleet(plane, directory)
+        try:
+            story = Story(plane, fleet, directory, Progress())
+            story.install()
+            story.first_commit()
+            yield story
+        finally:
+            fleet.stop()
+
+
+def policies(story: Story) -> dict[str, dict[str, Any]]:
+    return {item["metadata"]["name"]: item for item in story.view.items("npunodepolicies")}
+
+
+def node_state(story: Story, name: str) -> dict[str, Any]:
+    return next(item for item in story.view.items("npunodestates") if item["metadata"]["name"] == name)
+
+
+def written_addresses(story: Story, name: str) -> set[str]:
+    """Each PCI address that a write to the node named, in its path or in what was written."""
+    found = set()
+    for write in story.fleet.write_log(name):
+        parts = [*write.path.split("/"), write.data.strip()]
+        found |= {part for part in parts if part.count(":") == 2}
+    return found
+
+
+def test_every_column_of_the_policies_is_filled(story: Story) -> None:
+    header, *rows = story.view.run("get", "npunodepolicies").splitlines()
+    assert header.split() == ["NAME", "MATCHED", "READY", "UPDATED", "REASON", "AGE"]
+    assert len(rows) == len(POOLS)
+    for row in rows:
+        assert len(row.split()) == 6, row
+
+
+def test_all_sixteen_devices_of_the_atom_node_are_on_vfio(story: Story) -> None:
+    drivers = story.fleet.drivers(ATOM)
+    assert len(drivers) == 16
+    assert set(drivers.values()) == {"vfio-pci"}
+    status = policies(story)["atom-passthrough"]["status"]
+    assert status["devices"] == {"matched": 16, "ready": 16}
+    assert {c["type"]: c["status"] for c in status["conditions"]}["Ready"] == "True"
+
+
+def test_devices_in_use_or_needed_by_the_host_are_untouched_and_the_user_is_named(story: Story) -> None:
+    state = node_state(story, HOSTILE)
+    inventory = {device["address"]: device for device in state["status"]["inventory"]["devices"]}
+    used = [address for address, device in inventory.items() if device.get("usedBy")]
+    vetoed = [address for address, device in inventory.items() if device.get("vetoes")]
+    assert used and len(vetoed) >= 3
+    assert not written_addresses(story, HOSTILE) & {*used, *vetoed}
+    blockers = {b["device"]: b for b in policies(story)["hostile-everything"]["status"]["blockers"]}
+    bindings = {device["address"]: device for device in state["status"]["bindings"]["devices"]}
+    for address in used:
+        user = inventory[address]["usedBy"][0]["name"]
+        assert blockers[address]["reason"] == bindings[address]["reason"] == "InUse"
+        assert user in blockers[address]["message"]
+        assert user in bindings[address]["message"]
+    ordered_and_vetoed = [address for address in vetoed if address in bindings]
+    assert ordered_and_vetoed
+    for address in ordered_and_vetoed:
+        assert blockers[address]["reason"] == bindings[address]["reason"] == "Vetoed"
+        assert blockers[address]["message"]
+
+
+def test_no_process_of_ours_asked_for_what_it_may_not_do(story: Story) -> None:
+    assert story.view.run("get", "npunodestates")  # the log has at least this call
+    refused = [
+        (entry["user"]["username"], entry["verb"], entry["requestURI"])
+        for entry in audit_entries(story)
+        if entry.get("responseStatus", {}).get("code") in (401, 403)
+        and entry["user"]["username"].startswith("system:serviceaccount:npufleet-system:")
+    ]
+    assert not refused
+
+
+def audit_entries(story: Story) -> list[dict[str, Any]]:
+    log = story.plane.audit_log
+    assert log is not None
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_second_reconcile_of_everything_writes_nothing(story: Story) -> None:
+    log = story.plane.audit_log
+    assert log is not None
+    mark, writes = log.stat().st_size, {name: len(story.fleet.write_log(name)) for name in POOLS}
+    story.fleet.restart_controllers()
+    for name in POOLS:
+        story.fleet.restart_binder(name)
+    eventually(lambda: not story.fleet.not_ready(), what="controllers and binders are ready again")
+    assert writes_of_npufleet(log, since=mark) == []
+    assert {name: len(story.fleet.write_log(name)) for name in POOLS} == writes
+
+
+def test_commit_that_limits_a_rule_gives_the_rest_back_to_its_own_driver(story: Story) -> None:
+    story.second_commit()
+    drivers = story.fleet.drivers(ATOM)
+    assert sorted(drivers.values()) == ["rebellions"] * 8 + ["vfio-pci"] * 8
+    kept = {address for address, driver in drivers.items() if driver == "vfio-pci"}
+    assert kept == set(sorted(drivers)[:8]), "the lowest addresses are kept"
+    assert policies(story)["atom-passthrough"]["status"]["devices"] == {"matched": 8, "ready": 8}
+
+
+def test_reboot_is_made_good_and_reported_for_the_new_boot(story: Story) -> None:
+    before = story.fleet.drivers(ATOM)
+    story.reboot()
+    assert story.fleet.drivers(ATOM) == before
+    boot = (story.fleet.nodes[ATOM].root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    assert node_state(story, ATOM)["status"]["bindings"]["bootID"] == boot
+
+
+def test_policy_deleted_while_the_node_is_down_leaves_nothing_behind(story: Story) -> None:
+    boot = story.fleet.reboot("node-rebel100")
+    story.view.run("delete", "npunodepolicy", "rebel-passthrough")
+    eventually(lambda: intents(story, "node-rebel100") == {"Release"}, what="the release is ordered")
+    story.fleet.start_binder("node-rebel100")
+    eventually(lambda: intents(story, "node-rebel100") == set(), what="the release is confirmed and its entry gone")
+    status = node_state(story, "node-rebel100")["status"]
+    assert status["bindings"]["bootID"] == boot
+    assert set(story.fleet.drivers("node-rebel100").values()) == {"rebellions"}
+
+
+def intents(story: Story, name: str) -> set[str]:
+    return {device["intent"] for device in node_state(story, name)["spec"].get("devices", [])}
+
+
+@pytest.mark.parametrize("sample", ["vgpu", "soft-vnpu", "hard-vnpu"])
+def test_mode_whose_daemon_is_not_there_is_accepted_and_not_ready(story: Story, sample: str) -> None:
+    blocks = {
+        "vgpu": {"mode": "VGPU", "vgpu": {"profileMapRef": {"name": "halves"}}},
+        "soft-vnpu": {"mode": "SoftVNPU", "softVNPU": {"library": {"name": "vcann-rt", "version": "1.2.0"}}},
+        "hard-vnpu": {"mode": "HardVNPU", "hardVNPU": {"templates": ["vir01"]}},
+    }
+    policy = {
+        "apiVersion": "npufleet.io/v1alpha1",
+        "kind": "NPUNodePolicy",
+        "metadata": {"name": f"later-{sample}"},
+        "spec": {
+            "priority": 900,
+            "nodeSelector": {"matchLabels": {"npufleet.io/pool": POOLS["node-mixed"]}},
+            "devices": [{"name": "cards", "match": {"products": ["RBLN-CA22"]}} | blocks[sample]],
+        },
+    }
+    path = story.directory / f"{sample}.json"
+    path.write_text(json.dumps(policy))
+    story.view.run("apply", "-f", str(path))
+    try:
+        eventually(lambda: conditions(story, f"later-{sample}")["Ready"][1] == "DaemonMissing", what="DaemonMissing")
+        shown = conditions(story, f"later-{sample}")
+        assert shown["Ready"][0] == "False"
+        assert shown["Accepted"][0] == "True"
+    finally:
+        story.view.run("delete", "-f", str(path))
+
+
+def conditions(story: Story, name: str) -> dict[str, tuple[str, str]]:
+    return {
+        c["type"]: (c["status"], c["reason"]) for c in policies(story)[name].get("status", {}).get("conditions", [])
+    }
+
+
+def test_nothing_that_was_started_is_left_running(story: Story, tmp_path: Path) -> None:
+    pids = story.fleet.pids()
+    assert len(pids) >= 1 + 2 * len(POOLS)
+    story.fleet.stop()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
