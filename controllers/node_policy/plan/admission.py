@@ -1,0 +1,69 @@
+"""Which nodes may change now: every policy whose devices change on a node must have room in its limits, all at once.
+
+No hold-and-wait: a node that gets room from one policy and not from another takes nothing, so two policies can never
+block each other's nodes half-way.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from crds.models.int_or_percent import scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node with changes that disrupt: `charged` are the policies whose limits they need."""
+
+    node: str
+    zone: str
+    charged: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One policy's limit: at most `limit` nodes unavailable, these are so already."""
+
+    limit: int
+    unavailable: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Admissions:
+    """`admitted` nodes may change now; `waiting` says for each other one which policies have no room."""
+
+    admitted: frozenset[str]
+    waiting: Mapping[str, tuple[str, ...]]
+
+
+def budget_for(max_unavailable: int | str, nodes: int, unavailable: Iterable[str]) -> Budget:
+    """The budget of a policy that concerns `nodes` nodes."""
+    return Budget(scaled(max_unavailable, nodes), frozenset(unavailable))
+
+
+def admit(candidates: Iterable[Candidate], budgets: Mapping[str, Budget]) -> Admissions:
+    """Admit as many candidates as fit: those already disrupted first, then by zone, then by name.
+
+    A node that is unavailable for a policy already costs that policy nothing more. Zone by zone, so that at most one
+    zone is touched while the limits allow it.
+    """
+    taken = {name: set(budget.unavailable) for name, budget in budgets.items()}
+    admitted: set[str] = set()
+    waiting: dict[str, tuple[str, ...]] = {}
+
+    def rank(candidate: Candidate) -> tuple[bool, str, str]:
+        disrupted = any(candidate.node in budgets[name].unavailable for name in candidate.charged)
+        return (not disrupted, candidate.zone, candidate.node)
+
+    for candidate in sorted(candidates, key=rank):
+        full = tuple(
+            name
+            for name in sorted(candidate.charged)
+            if candidate.node not in taken[name] and len(taken[name]) >= budgets[name].limit
+        )
+        if full:
+            waiting[candidate.node] = full
+            continue
+        admitted.add(candidate.node)
+        for name in candidate.charged:
+            taken[name].add(candidate.node)
+    return Admissions(frozenset(admitted), waiting)

@@ -1,0 +1,247 @@
+"""The orders of one node: what they should become, and how much of that needs no leave from anybody's limits.
+
+A pure function of the Node, its NPUNodeState and the policies. An order that no policy decides any more is not dropped
+but turned into a release, which stays until the host confirms it: absence is not an order to a daemon.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controllers.node_policy.plan.decide import Decision, Decisions, Remark, decide
+from controllers.node_policy.plan.match import may_match
+from controllers.node_policy.plan.observe import DAEMONS, inventory_problem, verdict_on
+from controllers.node_policy.plan.orders import (
+    Identity,
+    Limits,
+    Order,
+    Orders,
+    address_key,
+    orders_of,
+    shape_of,
+    shape_of_rule,
+)
+from controllers.node_policy.plan.view import (
+    BlockerReason,
+    DeviceReportView,
+    DeviceView,
+    InventoryView,
+    NodeView,
+    PolicyView,
+    StateView,
+    Subtree,
+)
+from crds.models.node_policy import DEFAULT_DRIVER_NAME, Mode, OnRelease, Passthrough
+from crds.models.node_state import MAX_DEVICES, Intent
+
+# Whom an order names that gives back a device which npufleet has changed and which no order names: not a policy's
+# name that anybody would choose. It has limits of its own, the effective ones of a policy that says nothing.
+ORPHANS: Final = "orphaned.npufleet.io"
+ORPHANED: Final = "Orphaned"
+_MAX_LIMITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`problem` not "": the node's orders stay as they are, and why; then `target` is what is in force."""
+
+    problem: str
+    target: Orders
+    decisions: Decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """From the orders in force to the target.
+
+    `steady` is as far as one can go without disrupting anything. `charged` are the policies that decide or decided a
+    device whose change disrupts: each must have room in its limits.
+    """
+
+    steady: Orders
+    charged: frozenset[str]
+    disrupted: tuple[str, ...]
+
+
+def compile_node(
+    node: NodeView,
+    state: StateView,
+    policies: Sequence[PolicyView],
+    held: frozenset[str],
+    silent: frozenset[str],
+    *,
+    release_orphans: bool,
+) -> Compiled:
+    """Compile the target for a node; `policies` by precedence, `held` the missing ones whose orders are kept.
+
+    `release_orphans`: give back what npufleet changed and nobody orders; not with no policy at all in the cluster.
+    """
+    present = state.orders.by_address()
+    problem = inventory_problem(node, state)
+    inventory = state.inventory
+    if problem or inventory is None:
+        return Compiled(problem, state.orders, Decisions())
+    bindings = _current_bindings(node, state)
+    decisions = decide(node, inventory.devices, policies, held, present, bindings)
+    target = dict(decisions.frozen)
+    for address, decision in decisions.decided.items():
+        if decision.shape.mode is not Mode.UNMANAGED:
+            target[address] = _order(decision)
+    by_name = {policy.name: policy for policy in policies}
+    here = {device.address for device in inventory.devices}
+    for address, order in present.items():
+        if address in target:
+            continue
+        kept = None if address in here else _kept_without_device(order, node, by_name)
+        target[address] = kept or order.released(_on_release(order, by_name))
+    if release_orphans:
+        for order in _orphans(inventory, bindings, target, node, state, silent):
+            target[order.address] = order
+    for address, order in present.items():
+        if (
+            order.intent is Intent.RELEASE
+            and _given_up(address, target, decisions)
+            and _confirmed(order, node, state, silent)
+        ):
+            del target[address]
+    kept_orders = _within_bounds(target.values(), present, decisions)
+    return Compiled("", orders_of(kept_orders, _limits(kept_orders, by_name, state.orders.limits)), decisions)
+
+
+def _given_up(address: str, target: Mapping[str, Order], decisions: Decisions) -> bool:
+    """Nobody wants the device now: its order is a release, or one that a policy which may not act has frozen."""
+    return address in decisions.frozen or (address in target and target[address].intent is Intent.RELEASE)
+
+
+def _confirmed(order: Order, node: NodeView, state: StateView, silent: frozenset[str]) -> bool:
+    """The host has given the device back, by these orders and in this boot."""
+    return verdict_on(order, node, state, silent).done
+
+
+def changes_between(present: Orders, target: Orders) -> Changes:
+    """What of the way from `present` to `target` disrupts, and for whom."""
+    before, after = present.by_address(), target.by_address()
+    steady: dict[str, Order] = {}
+    charged: set[str] = set()
+    disrupted: list[str] = []
+    for address in sorted(before.keys() | after.keys(), key=address_key):
+        old, new = before.get(address), after.get(address)
+        if disrupts(old, new):
+            disrupted.append(address)
+            charged.update(order.policy for order in (old, new) if order is not None)
+            if old is not None:
+                steady[address] = old
+        elif new is not None:
+            steady[address] = new
+    if not disrupted:
+        return Changes(target, frozenset(), ())
+    known = {limits.policy: limits for limits in (*present.limits, *target.limits)}
+    wanted = {order.policy for order in steady.values()}
+    limits = [known[name] for name in sorted(wanted & known.keys())][:_MAX_LIMITS]
+    return Changes(orders_of(steady.values(), limits), frozenset(charged), tuple(disrupted))
+
+
+def disrupts(old: Order | None, new: Order | None) -> bool:
+    """Whether a device may be moved by the step from one order to the next."""
+    if old is None:
+        return new is not None and new.intent is not Intent.HOLD
+    if new is None:
+        return old.intent is not Intent.RELEASE
+    if new.intent is Intent.RELEASE or old.intent is Intent.RELEASE:
+        return new.intent is not old.intent and new.intent is not Intent.HOLD
+    return old.shape != new.shape or _another(old.identity, new.identity)
+
+
+def _another(old: Identity, new: Identity) -> bool:
+    if (old.vendor, old.device) != (new.vendor, new.device):
+        return True
+    return old.serial is not None and new.serial is not None and old.serial != new.serial
+
+
+def _order(decision: Decision) -> Order:
+    device = decision.device
+    return Order(
+        device.address,
+        _identity(device),
+        decision.shape,
+        Intent.APPLY,
+        decision.on_release,
+        decision.policy,
+        decision.rule,
+    )
+
+
+def _identity(device: DeviceView) -> Identity:
+    return Identity(device.vendor, device.device, device.serial)
+
+
+def _current_bindings(node: NodeView, state: StateView) -> Mapping[str, DeviceReportView]:
+    report = state.reports.get(Subtree.BINDINGS)
+    return report.devices if report is not None and report.boot_id == node.boot_id else {}
+
+
+def _kept_without_device(order: Order, node: NodeView, policies: Mapping[str, PolicyView]) -> Order | None:
+    """The order for a device that is not there, while its rule still means it: a card that fell off is to be seen.
+
+    It uses up no limit, so a spare takes its place. Deleting the node's NPUNodeState forgets a card removed for good.
+    """
+    policy = policies.get(order.policy)
+    if order.intent is Intent.RELEASE or policy is None or policy.spec is None:
+        return None
+    if not policy.spec.node_selector.matches(node.labels):
+        return None
+    for rule in policy.spec.devices:
+        if rule.name == order.rule and may_match(rule.match, order.address, order.identity):
+            shape = shape_of_rule(policy.spec, rule)
+            if shape.mode is Mode.UNMANAGED:
+                return None
+            return Order(
+                order.address, order.identity, shape, Intent.APPLY, policy.spec.on_release, order.policy, order.rule
+            )
+    return None
+
+
+def _on_release(order: Order, policies: Mapping[str, PolicyView]) -> OnRelease:
+    """The present wish of the policy that decided, if it still says one."""
+    policy = policies.get(order.policy)
+    return policy.spec.on_release if policy is not None and policy.spec is not None else order.on_release
+
+
+def _orphans(
+    inventory: InventoryView,
+    bindings: Mapping[str, DeviceReportView],
+    target: Mapping[str, Order],
+    node: NodeView,
+    state: StateView,
+    silent: frozenset[str],
+) -> Iterable[Order]:
+    """Releases for devices that npufleet changed in this boot and that no order names."""
+    report = state.reports.get(Subtree.BINDINGS)
+    if report is None or report.generation != state.generation or DAEMONS[Subtree.BINDINGS] in silent:
+        return
+    devices = {device.address: device for device in inventory.devices}
+    shape = shape_of(Mode.PASSTHROUGH, DEFAULT_DRIVER_NAME, Passthrough())
+    for address, said in bindings.items():
+        device = devices.get(address)
+        if said.reason == ORPHANED and said.former_driver is not None and device is not None and address not in target:
+            yield Order(address, _identity(device), shape, Intent.RELEASE, OnRelease.RESTORE, ORPHANS, "orphaned")
+
+
+def _within_bounds(orders: Iterable[Order], present: Mapping[str, Order], decisions: Decisions) -> list[Order]:
+    """At most as many orders as the API takes: those in force first, then by address; the rest is reported."""
+    ranked = sorted(orders, key=lambda order: (order.address not in present, address_key(order.address)))
+    for order in ranked[MAX_DEVICES:]:
+        message = f"the node has more than {MAX_DEVICES} devices in policies; this one gets no order"
+        decisions.remarks.append(Remark(order.policy, order.address, BlockerReason.TOO_MANY_DEVICES, message))
+        decisions.decided.pop(order.address, None)
+    return ranked[:MAX_DEVICES]
+
+
+def _limits(orders: Iterable[Order], policies: Mapping[str, PolicyView], former: Iterable[Limits]) -> list[Limits]:
+    """The limits of every policy that an order names: its own, or what they were when it was last seen."""
+    known = {limits.policy: limits for limits in former}
+    for policy in policies.values():
+        if policy.spec is not None:
+            known[policy.name] = Limits.of(policy.name, policy.spec.rollout)
+    names = sorted({order.policy for order in orders})
+    return [known.get(name, Limits(name)) for name in names[:_MAX_LIMITS]]

@@ -1,0 +1,230 @@
+"""Who decides which device of one node: policies by precedence, rules in their order, limits, and who lost what.
+
+Within a policy the first matching rule wins; between policies the higher precedence wins, device by device. Orders of
+policies that may not act (paused, unreadable, missing in great number) are frozen: nobody else gets their devices.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controllers.node_policy.plan.match import matches, of_kind
+from controllers.node_policy.plan.orders import Order, Shape, address_key, shape_of_rule
+from controllers.node_policy.plan.view import BlockerReason, DeviceReportView, DeviceView, NodeView, PolicyView
+from crds.models.node_policy import DeviceRule, NodePolicySpec, OnRelease
+from crds.models.node_state import DeviceState, Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One policy's rule decided one device."""
+
+    device: DeviceView
+    policy: str
+    rule: str
+    shape: Shape
+    on_release: OnRelease
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something to tell the author of a policy about a device. It stands in nobody's way, unlike a blocked device."""
+
+    policy: str
+    address: str
+    reason: BlockerReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Two rules would decide one device differently; `winner` did."""
+
+    winner: str
+    winner_rule: str
+    loser: str
+    loser_rule: str
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The outcome for one node. `frozen` are present orders that stay as they are, whoever wants the device."""
+
+    decided: dict[str, Decision] = field(default_factory=dict)
+    frozen: dict[str, Order] = field(default_factory=dict)
+    remarks: list[Remark] = field(default_factory=list)
+    clashes: list[Clash] = field(default_factory=list)
+
+
+def decide(
+    node: NodeView,
+    devices: Iterable[DeviceView],
+    policies: Sequence[PolicyView],
+    held: frozenset[str],
+    present: Mapping[str, Order],
+    bindings: Mapping[str, DeviceReportView],
+) -> Decisions:
+    """Decide the devices of `node`'s inventory.
+
+    `policies`: all of them, by precedence. `held`: names of missing policies whose orders are kept. `present`: the
+    orders in force by address. `bindings`: what the binder said of them, in whatever boot and generation.
+    """
+    result = Decisions()
+    unreadable = {policy.name for policy in policies if policy.spec is None}
+    for address, order in present.items():
+        if order.policy in unreadable or (order.policy in held and order.intent is not Intent.RELEASE):
+            result.frozen[address] = order.held()
+    walk = _Walk(sorted(devices, key=lambda device: address_key(device.address)), present, bindings, held, result)
+    for policy in policies:
+        spec = policy.spec
+        if spec is None:
+            continue
+        selected = spec.node_selector.matches(node.labels)
+        if policy.paused:
+            walk.pause(policy, spec, selected)
+        elif selected:
+            walk.act(policy, spec)
+    return result
+
+
+@dataclass(slots=True)
+class _Walk:
+    devices: list[DeviceView]
+    present: Mapping[str, Order]
+    bindings: Mapping[str, DeviceReportView]
+    held: frozenset[str]
+    result: Decisions
+    # Devices that a paused policy claims without having them: open to the policy that has them now, to no other.
+    claimed: dict[str, str] = field(default_factory=dict)
+    claims: dict[str, Decision] = field(default_factory=dict)
+
+    def act(self, policy: PolicyView, spec: NodePolicySpec) -> None:
+        chosen, counts = self._choose(policy, spec, {})
+        self.result.decided.update(chosen)
+        self._note_losses(policy, spec, counts)
+        self._note_other_kinds(policy, spec)
+
+    def pause(self, policy: PolicyView, spec: NodePolicySpec, selected: bool) -> None:
+        kept: dict[str, int] = {}
+        for address, order in self.present.items():
+            if order.policy == policy.name and address not in self.result.decided:
+                self.result.frozen.setdefault(address, order.held())
+                if order.intent is not Intent.RELEASE:
+                    kept[order.rule] = kept.get(order.rule, 0) + 1
+        if not selected:
+            return
+        chosen, counts = self._choose(policy, spec, kept)
+        for address, decision in chosen.items():
+            holder = self.present.get(address)
+            self.claimed[address] = holder.policy if holder is not None else ""
+            self.claims[address] = decision
+        self._note_losses(policy, spec, counts)
+        self._note_other_kinds(policy, spec)
+
+    def _choose(
+        self, policy: PolicyView, spec: NodePolicySpec, kept: Mapping[str, int]
+    ) -> tuple[dict[str, Decision], dict[str, int]]:
+        """The free devices that the policy's rules take, and how many each rule has (`kept` is where they start)."""
+        chosen: dict[str, Decision] = {}
+        counts = dict(kept)
+        free = [device for device in self.devices if self._free(device.address, policy.name)]
+        for rule in spec.devices:
+            candidates = [d for d in free if d.address not in chosen and matches(rule.match, d)]
+            if rule.limit is not None:
+                candidates = self._within_limit(policy, rule, candidates, rule.limit - counts.get(rule.name, 0))
+            shape = shape_of_rule(spec, rule)
+            for device in candidates:
+                chosen[device.address] = Decision(device, policy.name, rule.name, shape, spec.on_release)
+            counts[rule.name] = counts.get(rule.name, 0) + len(candidates)
+        return chosen, counts
+
+    def _free(self, address: str, policy: str) -> bool:
+        return (
+            address not in self.result.decided
+            and address not in self.result.frozen
+            and self.claimed.get(address, policy) == policy
+        )
+
+    def _within_limit(
+        self, policy: PolicyView, rule: DeviceRule, candidates: list[DeviceView], room: int
+    ) -> list[DeviceView]:
+        """What the rule has already comes first, then the lowest address; devices that cannot be had do not count."""
+        own = [device for device in candidates if self._has(policy.name, rule.name, device)]
+        taken = own[: max(room, 0)]
+        for device in candidates:
+            if len(taken) >= room:
+                break
+            if device in own:
+                continue
+            obstacle = _obstacle(device)
+            if obstacle is None:
+                taken.append(device)
+                continue
+            reason, what = obstacle
+            message = f"{what}; not counted in limit {rule.limit} of rule {rule.name}"
+            self.result.remarks.append(Remark(policy.name, device.address, reason, message))
+        return taken
+
+    def _has(self, policy: str, rule: str, device: DeviceView) -> bool:
+        """The rule has the device already, unless others use it and it could for that reason never be moved."""
+        order = self.present.get(device.address)
+        if order is None or order.intent is Intent.RELEASE or (order.policy, order.rule) != (policy, rule):
+            return False
+        report = self.bindings.get(device.address)
+        untouched = report is not None and report.state is DeviceState.BLOCKED and report.former_driver is None
+        return not (untouched and _obstacle(device) is not None)
+
+    def _note_losses(self, policy: PolicyView, spec: NodePolicySpec, counts: Mapping[str, int]) -> None:
+        """Devices that another policy has and that this one would have made something else of."""
+        for device in self.devices:
+            winner = self._holder(device.address)
+            if winner is None or winner[0] == policy.name:
+                continue
+            wish = _wish(spec, device, counts)
+            if wish is None:
+                continue
+            name, rule, shape = winner
+            if name in self.held:
+                message = (
+                    f"held as {shape.mode}: policy {name}, which decided it, does not exist; see npufleet-settings"
+                )
+                self.result.remarks.append(Remark(policy.name, device.address, BlockerReason.REMOVAL_HELD, message))
+            elif shape_of_rule(spec, wish) != shape:
+                self.result.clashes.append(Clash(name, rule, policy.name, wish.name))
+
+    def _holder(self, address: str) -> tuple[str, str, Shape] | None:
+        order = self.result.frozen.get(address)
+        if order is not None:
+            return order.policy, order.rule, order.shape
+        decision = self.result.decided.get(address) or self.claims.get(address)
+        return (decision.policy, decision.rule, decision.shape) if decision is not None else None
+
+    def _note_other_kinds(self, policy: PolicyView, spec: NodePolicySpec) -> None:
+        for rule in spec.devices:
+            for device in self.devices:
+                if device.address in rule.match.addresses and not of_kind(rule.match, device):
+                    found = f"{device.vendor}:{device.device}" + (f" ({device.product})" if device.product else "")
+                    message = f"rule {rule.name} means another kind of device than the {found} that is there now"
+                    self.result.remarks.append(
+                        Remark(policy.name, device.address, BlockerReason.ADDRESS_OF_ANOTHER_KIND, message)
+                    )
+
+
+def _wish(spec: NodePolicySpec, device: DeviceView, counts: Mapping[str, int]) -> DeviceRule | None:
+    """The rule that would decide the device if it were free."""
+    for rule in spec.devices:
+        if not matches(rule.match, device):
+            continue
+        if rule.limit is None:
+            return rule
+        if counts.get(rule.name, 0) < rule.limit and _obstacle(device) is None:
+            return rule
+    return None
+
+
+def _obstacle(device: DeviceView) -> tuple[BlockerReason, str] | None:
+    """Why the device cannot be had at present, as reason and text."""
+    if device.vetoes:
+        return BlockerReason.VETOED, f"needed by the host: {device.vetoes[0]}"
+    if device.users:
+        return BlockerReason.IN_USE, f"in use by {device.users[0]}"
+    return None

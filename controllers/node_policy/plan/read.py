@@ -1,0 +1,182 @@
+"""API objects to records. Nothing here raises for what an object contains: a fault becomes a text in the record.
+
+The API server checks objects against the schema of its version; this process may be older or newer than that schema.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from controllers.node_policy.plan.orders import Orders, read_orders
+from controllers.node_policy.plan.view import (
+    DeviceReportView,
+    DeviceView,
+    InventoryView,
+    NodeView,
+    PolicyView,
+    ReportView,
+    StateView,
+    Subtree,
+)
+from crds.models.base import field_path
+from crds.models.conditions import Status, find_condition
+from crds.models.node_policy import NodePolicySpec, NodePolicyStatus
+from crds.models.node_state import (
+    Bindings,
+    BoundDevice,
+    DaemonReport,
+    DeviceReport,
+    Inventory,
+    InventoryDevice,
+    NodeRollout,
+    NodeStateSpec,
+)
+
+_FAULTS_TOLD: Final = 5
+_REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
+    Subtree.BINDINGS: Bindings,
+    Subtree.PROFILES: DaemonReport,
+    Subtree.PUBLICATION: DaemonReport,
+    Subtree.LIBRARIES: DaemonReport,
+}
+
+
+def read_node(obj: Mapping[str, Any]) -> NodeView:
+    """The record of a Node."""
+    metadata = _mapping(obj.get("metadata"))
+    info = _mapping(_mapping(obj.get("status")).get("nodeInfo"))
+    labels = {sys.intern(str(k)): sys.intern(str(v)) for k, v in _mapping(metadata.get("labels")).items()}
+    return NodeView(str(metadata["name"]), str(metadata["uid"]), labels, str(info.get("bootID") or ""))
+
+
+def read_policy(obj: Mapping[str, Any]) -> PolicyView:
+    """The record of an NPUNodePolicy."""
+    metadata = _mapping(obj.get("metadata"))
+    spec: NodePolicySpec | None = None
+    error = ""
+    try:
+        spec = NodePolicySpec.model_validate(obj.get("spec"))
+    except ValidationError as fault:
+        error = describe_faults(fault, "spec")
+    status: NodePolicyStatus | None = None
+    if isinstance(obj.get("status"), Mapping):
+        try:
+            status = NodePolicyStatus.model_validate(obj["status"])
+        except ValidationError:
+            status = None  # written anew from scratch
+    generation = metadata.get("generation")
+    return PolicyView(
+        sys.intern(str(metadata["name"])),
+        str(metadata["uid"]),
+        generation if isinstance(generation, int) else 0,
+        spec,
+        error,
+        status,
+    )
+
+
+def read_state(obj: Mapping[str, Any]) -> StateView:
+    """The record of an NPUNodeState."""
+    metadata = _mapping(obj.get("metadata"))
+    status = _mapping(obj.get("status"))
+    orders, node_uid, error = Orders(), "", ""
+    try:
+        spec = NodeStateSpec.model_validate(obj.get("spec"))
+        orders, node_uid = read_orders(spec), spec.node_uid
+    except ValidationError as fault:
+        error = describe_faults(fault, "spec")
+    generation = metadata.get("generation")
+    return StateView(
+        name=sys.intern(str(metadata["name"])),
+        uid=str(metadata["uid"]),
+        generation=generation if isinstance(generation, int) else 0,
+        node_uid=node_uid,
+        orders=orders,
+        inventory=_read_inventory(status.get("inventory")),
+        reports={
+            subtree: _read_report(model, status[subtree.value], subtree)
+            for subtree, model in _REPORT_MODELS.items()
+            if isinstance(status.get(subtree.value), Mapping)
+        },
+        rollout=_read_rollout(status.get("rollout")),
+        error=error,
+    )
+
+
+def describe_faults(fault: ValidationError, root: str) -> str:
+    """Where and what, for the author of the object: field paths first, at most a handful."""
+    errors = fault.errors(include_url=False, include_context=False, include_input=False)
+    places = [error["loc"] for error in errors]
+    # A list whose items are at fault is reported as too short as well: only the items tell something.
+    errors = [e for e in errors if not any(len(p) > len(e["loc"]) and p[: len(e["loc"])] == e["loc"] for p in places)]
+    told = [f"{field_path((root, *error['loc']))}: {error['msg']}" for error in errors[:_FAULTS_TOLD]]
+    if len(errors) > _FAULTS_TOLD:
+        told.append(f"and {len(errors) - _FAULTS_TOLD} more")
+    return "; ".join(told)
+
+
+def _read_inventory(value: Any) -> InventoryView | None:
+    if not isinstance(value, Mapping):
+        return None
+    try:
+        inventory = Inventory.model_validate(value)
+    except ValidationError as fault:
+        return InventoryView("", False, "Unreadable", describe_faults(fault, "status.inventory"), ())
+    ready = find_condition(inventory.conditions, "Ready")
+    return InventoryView(
+        inventory.boot_id or "",
+        ready is not None and ready.status is Status.TRUE,
+        ready.reason if ready else "",
+        ready.message if ready else "",
+        tuple(_device(device) for device in inventory.devices),
+    )
+
+
+def _device(device: InventoryDevice) -> DeviceView:
+    return DeviceView(
+        address=sys.intern(device.address),
+        vendor=sys.intern(device.vendor),
+        device=sys.intern(device.device),
+        subsystem=_interned(device.subsystem),
+        class_code=sys.intern(device.class_code),
+        product=_interned(device.product),
+        serial=device.serial,
+        numa_node=device.numa_node,
+        function=device.function,
+        users=tuple(f"{user.name} ({user.detail})" if user.detail else user.name for user in device.used_by),
+        vetoes=tuple(f"{veto.reason}: {veto.message}" for veto in device.vetoes),
+    )
+
+
+def _read_report(model: type[Bindings] | type[DaemonReport], value: Any, subtree: Subtree) -> ReportView:
+    try:
+        report = model.model_validate(value)
+    except ValidationError as fault:
+        return ReportView(0, "", {}, describe_faults(fault, f"status.{subtree}"))
+    return ReportView(
+        report.observed_generation or 0,
+        report.boot_id or "",
+        {sys.intern(device.address): _device_report(device) for device in report.devices},
+    )
+
+
+def _device_report(device: DeviceReport) -> DeviceReportView:
+    former = device.former_driver if isinstance(device, BoundDevice) else None
+    return DeviceReportView(device.state, sys.intern(device.reason), sys.intern(device.message), _interned(former))
+
+
+def _read_rollout(value: Any) -> NodeRollout | None:
+    try:
+        return NodeRollout.model_validate(value) if isinstance(value, Mapping) else None
+    except ValidationError:
+        return None  # ours alone: written anew
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _interned(text: str | None) -> str | None:
+    return None if text is None else sys.intern(text)

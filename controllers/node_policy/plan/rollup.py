@@ -1,0 +1,292 @@
+"""Status of one policy, rolled up from its shares in all nodes: conditions, counts, what stands in the way.
+
+Texts and lists are the same for the same objects, whatever their order of arrival, and nothing in them moves by
+itself: a status is written when something happened, not because time passed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from controllers.node_policy.plan.evaluate import Evaluation, Share
+from controllers.node_policy.plan.observe import Progress
+from controllers.node_policy.plan.view import NodeConditionType, PolicyView
+from crds.models.conditions import Condition, Status, condition, find_condition, merge_conditions, truncate_message
+from crds.models.node_policy import (
+    Blocker,
+    Conflict,
+    ConflictOutcome,
+    DeviceCounts,
+    NodeCounts,
+    NodePolicySpec,
+    NodePolicyStatus,
+    PolicyConditionType,
+    PolicyReason,
+)
+
+MOST_BLOCKERS: Final = 16
+MOST_CONFLICTS: Final = 16
+_MESSAGE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """A policy's status as it should be; `check_at`: when time alone would change it, None if never.
+
+    `blocked` counts stuck nodes by reason, for the metrics.
+    """
+
+    status: NodePolicyStatus
+    check_at: datetime | None
+    blocked: Counter[str]
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, to the second, as metav1.Time has it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: str) -> datetime | None:
+    """The moment that a condition tells, None when it tells none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def roll_up(policy: PolicyView, evaluations: Iterable[Evaluation], now: datetime) -> Rollup:
+    """The status of `policy`; `evaluations` are those of the nodes that have a share of it, sorted by node."""
+    found = [(evaluation, evaluation.shares[policy.name]) for evaluation in evaluations]
+    tally = _Tally.of([share for _, share in found])
+    blockers = _blockers(found)
+    conflicts = _conflicts(share for _, share in found)
+    if policy.spec is None:
+        verdicts, check_at = _invalid(policy), None
+    else:
+        verdicts, check_at = _verdicts(policy, policy.spec, tally, blockers, conflicts, _last_move(found, now), now)
+    old = policy.status.conditions if policy.status is not None else ()
+    fresh = [
+        condition(kind, status, reason, message, now=timestamp(now), observed_generation=policy.generation)
+        for kind, status, reason, message in verdicts
+    ]
+    status = NodePolicyStatus(
+        observed_generation=policy.generation,
+        conditions=merge_conditions(old, fresh),
+        nodes=NodeCounts(matched=tally.nodes, updated=tally.updated, ready=tally.complete, blocked=tally.stuck),
+        devices=DeviceCounts(matched=tally.devices, ready=tally.ready),
+        blockers=blockers,
+        conflicts=conflicts,
+    )
+    blocked: Counter[str] = Counter()
+    for _, share in found:
+        if share.stuck:
+            blocked.update({obstacle.reason for obstacle in share.obstacles if obstacle.serious})
+    return Rollup(status, check_at, blocked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    nodes: int
+    updated: int
+    complete: int
+    stuck: int
+    devices: int
+    ready: int
+    releasing: int
+    rolling: int
+    pending_inventory: int
+    removal_held: int
+    progress: frozenset[Progress]
+
+    @classmethod
+    def of(cls, shares: list[Share]) -> "_Tally":
+        selected = [share for share in shares if share.selected]
+        return cls(
+            nodes=len(selected),
+            updated=sum(share.updated for share in selected),
+            complete=sum(share.complete for share in selected),
+            stuck=sum(share.stuck for share in shares),
+            devices=sum(share.devices for share in shares),
+            ready=sum(share.ready for share in shares),
+            releasing=sum(share.releasing for share in shares),
+            rolling=sum(share.rolling for share in shares),
+            pending_inventory=sum(share.pending_inventory for share in shares),
+            removal_held=sum(share.removal_held for share in shares),
+            progress=frozenset().union(*(share.progress for share in shares)),
+        )
+
+    def summary(self) -> str:
+        text = f"{self.ready} of {self.devices} devices ready, {self.updated} of {self.nodes} nodes up to date"
+        return f"{text}, {self.releasing} devices to be given back" if self.releasing else text
+
+
+_Verdict = tuple[str, bool | None, str, str]
+
+
+def _invalid(policy: PolicyView) -> list[_Verdict]:
+    message = f"{policy.error}. Its devices stay as they are until the policy is corrected"
+    return [
+        (PolicyConditionType.READY, False, PolicyReason.INVALID, message),
+        (PolicyConditionType.ACCEPTED, False, PolicyReason.INVALID, message),
+        (PolicyConditionType.PROGRESSING, False, PolicyReason.INVALID, ""),
+        (PolicyConditionType.DEGRADED, True, PolicyReason.INVALID, message),
+        (PolicyConditionType.CONFLICTED, False, PolicyReason.NO_CONFLICT, ""),
+    ]
+
+
+def _verdicts(
+    policy: PolicyView,
+    spec: NodePolicySpec,
+    tally: _Tally,
+    blockers: tuple[Blocker, ...],
+    conflicts: tuple[Conflict, ...],
+    moved: datetime | None,
+    now: datetime,
+) -> tuple[list[_Verdict], datetime | None]:
+    ready, reason, message = _readiness(tally)
+    if blockers and ready is not True:
+        first = blockers[0]
+        place = f"{first.node} {first.device}".rstrip()
+        message = (
+            f"{message}; {place}: {first.reason}: {first.message}"
+            if first.message
+            else f"{message}; {place}: {first.reason}"
+        )
+    check_at: datetime | None = None
+    stalled = False
+    if policy.paused:
+        ready, reason, message = None, PolicyReason.PAUSED, f"paused: {tally.summary()}"
+        progressing: tuple[bool, str, str] = (False, PolicyReason.PAUSED, "")
+    elif ready is True:
+        progressing = (False, PolicyReason.COMPLETE, "")
+    else:
+        deadline = spec.rollout.progress_deadline_seconds
+        last = _last_progress(policy, moved, now)
+        stalled = last is None or now >= last + timedelta(seconds=deadline)
+        if stalled:
+            progressing = (False, PolicyReason.PROGRESS_STALLED, f"no progress for {deadline} s: {message}")
+        else:
+            progressing = (True, PolicyReason.ROLLING_OUT, tally.summary())
+            assert last is not None
+            check_at = last + timedelta(seconds=deadline)
+    failed = Progress.FAILED in tally.progress
+    degraded: tuple[bool, str, str] = (False, PolicyReason.AS_EXPECTED, "")
+    if failed:
+        degraded = (True, PolicyReason.DEVICES_FAILED, message)
+    elif stalled:
+        degraded = (True, PolicyReason.PROGRESS_STALLED, progressing[2])
+    return [
+        (PolicyConditionType.READY, ready, reason, truncate_message(message, _MESSAGE)),
+        (PolicyConditionType.ACCEPTED, True, PolicyReason.VALID, ""),
+        (PolicyConditionType.PROGRESSING, progressing[0], progressing[1], truncate_message(progressing[2], _MESSAGE)),
+        (PolicyConditionType.DEGRADED, degraded[0], degraded[1], truncate_message(degraded[2], _MESSAGE)),
+        _conflicted(conflicts),
+    ], check_at
+
+
+def _readiness(tally: _Tally) -> tuple[bool | None, str, str]:
+    """Ready: what needs a person comes before what needs patience, and both before what nobody knows."""
+    summary = tally.summary()
+    if Progress.FAILED in tally.progress:
+        return False, PolicyReason.DEVICES_FAILED, summary
+    if Progress.DAEMON_MISSING in tally.progress:
+        return False, PolicyReason.DAEMON_MISSING, summary
+    if tally.removal_held:
+        return None, PolicyReason.REMOVAL_HELD, summary
+    if Progress.BLOCKED in tally.progress:
+        return False, PolicyReason.DEVICES_BLOCKED, summary
+    if tally.rolling:
+        return False, PolicyReason.ROLLING_OUT, summary
+    if tally.pending_inventory:
+        return False, PolicyReason.INVENTORY_PENDING, f"{summary}, {tally.pending_inventory} nodes without inventory"
+    if Progress.SILENT in tally.progress:
+        return None, PolicyReason.DAEMON_SILENT, summary
+    if Progress.REBOOTED in tally.progress:
+        return None, PolicyReason.REBOOTED, summary
+    if not tally.nodes:
+        return True, PolicyReason.NO_NODES_MATCHED, "no node matches nodeSelector; nothing to do"
+    if not tally.devices:
+        return (
+            True,
+            PolicyReason.NO_DEVICES_MATCHED,
+            f"no device of {tally.nodes} nodes is decided by a rule; nothing to do",
+        )
+    return True, PolicyReason.ALL_DEVICES_READY, summary
+
+
+def _conflicted(conflicts: tuple[Conflict, ...]) -> _Verdict:
+    kind = PolicyConditionType.CONFLICTED
+    lost = [conflict for conflict in conflicts if conflict.outcome is ConflictOutcome.LOST]
+    shown = lost or list(conflicts)
+    if not shown:
+        return (kind, False, PolicyReason.NO_CONFLICT, "")
+    names = ", ".join(f"{conflict.policy}/{conflict.rule}" for conflict in shown)
+    if lost:
+        return (kind, True, PolicyReason.LOST_DEVICES, truncate_message(f"devices go to {names}", _MESSAGE))
+    return (kind, True, PolicyReason.WON_DEVICES, truncate_message(f"devices are also wanted by {names}", _MESSAGE))
+
+
+def _last_progress(policy: PolicyView, moved: datetime | None, now: datetime) -> datetime | None:
+    """When the rollout last went on; None: not since it was found to have stalled.
+
+    A node's condition Available turns when a change begins and when it is done, so its transition times tell, and
+    survive a restart of this process.
+    """
+    status = policy.status
+    old = find_condition(status.conditions, PolicyConditionType.PROGRESSING) if status is not None else None
+    if old is None or status is None or status.observed_generation != policy.generation:
+        return now
+    if old.status is Status.TRUE:
+        since = parse_timestamp(old.last_transition_time) or now
+        return min(now, max(since, moved) if moved is not None else since)
+    if old.reason == PolicyReason.PROGRESS_STALLED:
+        return moved
+    return now
+
+
+def _last_move(found: list[tuple[Evaluation, Share]], now: datetime) -> datetime | None:
+    moves = [moment for evaluation, _ in found if (moment := _moved(evaluation)) is not None and moment <= now]
+    return max(moves, default=None)
+
+
+def _moved(evaluation: Evaluation) -> datetime | None:
+    rollout = evaluation.state.rollout
+    available: Condition | None = None
+    if rollout is not None:
+        available = find_condition(rollout.conditions, NodeConditionType.AVAILABLE)
+    return parse_timestamp(available.last_transition_time) if available is not None else None
+
+
+def _blockers(found: list[tuple[Evaluation, Share]]) -> tuple[Blocker, ...]:
+    """The first 16: serious ones first, then by node and address."""
+    picked: list[Blocker] = []
+    for serious in (True, False):
+        for evaluation, share in found:
+            if len(picked) >= MOST_BLOCKERS:
+                break
+            picked += [
+                Blocker(
+                    node=evaluation.node.name,
+                    device=obstacle.address,
+                    reason=obstacle.reason,
+                    message=truncate_message(obstacle.message, _MESSAGE),
+                )
+                for obstacle in share.obstacles
+                if obstacle.serious is serious
+            ]
+    return tuple(picked[:MOST_BLOCKERS])
+
+
+def _conflicts(shares: Iterable[Share]) -> tuple[Conflict, ...]:
+    """The first 16: lost ones first, then by policy and rule."""
+    counts: Counter[tuple[str, str, ConflictOutcome]] = Counter()
+    for share in shares:
+        counts.update(share.clashes)
+    ranked = sorted(counts.items(), key=lambda item: (item[0][2] is ConflictOutcome.WON, item[0]))
+    return tuple(
+        Conflict(policy=policy, rule=rule, nodes=nodes, outcome=outcome)
+        for (policy, rule, outcome), nodes in ranked[:MOST_CONFLICTS]
+    )

@@ -1,0 +1,181 @@
+"""What the planner knows of the world: compact records of the objects, and nothing about where they came from.
+
+Stores hold these records, not API objects: a fleet of thousands of nodes fits in tens of megabytes. Whatever an object
+contains, reading it gives a record; what cannot be understood is named in the record's `error` and holds what depends
+on it, because absence is not an order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from controllers.node_policy.plan.orders import Orders
+from crds.models.device_match import Function
+from crds.models.node_policy import NodePolicySpec, NodePolicyStatus, PolicyState
+from crds.models.node_state import DeviceState, NodeRollout
+
+DEFAULT_GRACE_SECONDS = 1800
+EMPTY: Mapping[str, frozenset[str]] = {}
+
+
+class Subtree(StrEnum):
+    """The reports in the status of an NPUNodeState that say how far a daemon has come with its devices."""
+
+    BINDINGS = "bindings"
+    PROFILES = "profiles"
+    PUBLICATION = "publication"
+    LIBRARIES = "libraries"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A Node: `boot_id` is "" until its kubelet has told one."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """An NPUNodePolicy. `spec` None: the object exists but cannot be understood, `error` says why."""
+
+    name: str
+    uid: str
+    generation: int
+    spec: NodePolicySpec | None
+    error: str
+    status: NodePolicyStatus | None
+
+    @property
+    def paused(self) -> bool:
+        return self.spec is not None and self.spec.state is PolicyState.PAUSED
+
+    @property
+    def precedence(self) -> tuple[int, str]:
+        """Sorts policies as they decide: higher priority first, then by name. Invalid ones go last."""
+        return (-self.spec.priority if self.spec is not None else 1, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device of an inventory. `users` and `vetoes` are texts for people; each non-empty one stands in the way."""
+
+    address: str
+    vendor: str
+    device: str
+    subsystem: str | None
+    class_code: str
+    product: str | None
+    serial: str | None
+    numa_node: int | None
+    function: Function
+    users: tuple[str, ...]
+    vetoes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryView:
+    """The binder's inventory. `ready` is its condition Ready, with `reason` and `message`."""
+
+    boot_id: str
+    ready: bool
+    reason: str
+    message: str
+    devices: tuple[DeviceView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReportView:
+    """What a daemon says of one device. `former_driver` None: npufleet did not change the device."""
+
+    state: DeviceState
+    reason: str
+    message: str
+    former_driver: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportView:
+    """One daemon's report, with the generation that it answers and the boot in which it was made."""
+
+    generation: int
+    boot_id: str
+    devices: Mapping[str, DeviceReportView]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateView:
+    """An NPUNodeState. `error` says what of its spec cannot be understood; such orders are never rewritten."""
+
+    name: str
+    uid: str
+    generation: int
+    node_uid: str
+    orders: Orders
+    inventory: InventoryView | None
+    reports: Mapping[Subtree, ReportView]
+    rollout: NodeRollout | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that a plan is made from; the same objects in whatever order give the same plan."""
+
+    policies: Mapping[str, PolicyView]
+    nodes: Mapping[str, NodeView]
+    states: Mapping[str, StateView]
+    silent: Mapping[str, frozenset[str]] = field(default_factory=lambda: EMPTY)
+    """By node: the components whose Lease has run out."""
+    in_flight: Mapping[str, frozenset[str]] = field(default_factory=lambda: EMPTY)
+    """By node: policies charged for a change of orders that was sent and whose outcome is not known yet."""
+    confirmation: str = ""
+    """Value of the annotation npufleet.io/confirm-removal."""
+    confirmed: frozenset[str] = frozenset()
+    """Policies whose removal was confirmed earlier under the present value of the annotation."""
+    grace_seconds: int = DEFAULT_GRACE_SECONDS
+
+
+class BlockerReason(StrEnum):
+    """Reasons in `status.blockers` that the controller itself gives; others are quoted from the daemons."""
+
+    ADDRESS_OF_ANOTHER_KIND = "AddressOfAnotherKind"
+    IN_USE = "InUse"
+    VETOED = "Vetoed"
+    REMOVAL_HELD = "RemovalHeld"
+    INVENTORY_PENDING = "InventoryPending"
+    STATE_UNREADABLE = "StateUnreadable"
+    REPORT_UNREADABLE = "ReportUnreadable"
+    DAEMON_MISSING = "DaemonMissing"
+    DAEMON_SILENT = "DaemonSilent"
+    REBOOTED = "Rebooted"
+    TOO_MANY_DEVICES = "TooManyDevices"
+
+
+class NodeConditionType(StrEnum):
+    """Conditions in `status.rollout` of an NPUNodeState."""
+
+    AVAILABLE = "Available"
+    UPDATED = "Updated"
+    NODE_PRESENT = "NodePresent"
+    REMOVAL_HELD = "RemovalHeld"
+
+
+class NodeReason(StrEnum):
+    """Stable reasons of those conditions."""
+
+    NO_DISRUPTION = "NoDisruption"
+    CHANGING = "Changing"
+    DEVICES_FAILED = "DevicesFailed"
+    DAEMON_MISSING = "DaemonMissing"
+    DAEMON_SILENT = "DaemonSilent"
+    REBOOTED = "Rebooted"
+    CURRENT = "Current"
+    WAITING_FOR_BUDGET = "WaitingForBudget"
+    INVENTORY_PENDING = "InventoryPending"
+    STATE_UNREADABLE = "StateUnreadable"
+    NODE_GONE = "NodeGone"
+    REMOVAL_HELD = "RemovalHeld"
