@@ -200,7 +200,10 @@ class Objects:
         self.steps.clear()
 
     def set_back(self, version: int) -> None:
-        """The server's storage is restored from a backup: the counter goes back, objects are as they are."""
+        """The server's storage is restored from a backup: the counter goes back, and with it that of each object."""
+        for items in self._items.values():
+            for item in items.values():
+                item["metadata"]["resourceVersion"] = str(min(version, int(item["metadata"]["resourceVersion"])))
         self.version = version
         self.compacted = 0
         self.steps.clear()
