@@ -131,8 +131,9 @@ class KubeObject(Model):
 
     @classmethod
     def strict(cls, obj: Any) -> Self:
-        """Read an object as the API server does with strict field validation: no unknown fields, no null, no "1" for 1.
+        """Read an object as the API server does with strict field validation: no unknown fields, no "1" for 1.
 
+        Null is refused too: the API server drops it without a word, and the object read back would differ from the file.
         Raises pydantic.ValidationError with one entry per fault; ``loc`` is the path in YAML names.
         """
         faults = [_line("null is no value: leave the field out", *path) for path in _nulls(obj)]
@@ -143,7 +144,7 @@ class KubeObject(Model):
             )
         except ValidationError as error:
             told = {line["loc"] for line in faults}
-            faults += [_same_line(found) for found in error.errors() if found["loc"] not in told]
+            faults += [_same_line(found) for found in _own_faults(error.errors()) if found["loc"] not in told]
         except (TypeError, ValueError) as error:
             faults.append(_line(f"the object cannot be written as JSON: {error}"))
         if faults:
@@ -163,6 +164,15 @@ def field_path(location: tuple[str | int, ...]) -> str:
 
 def _line(text: str, *path: str | int) -> InitErrorDetails:
     return InitErrorDetails(type=PydanticCustomError(_FAULT_TYPE, "{text}", {"text": text}), loc=path, input=None)
+
+
+def _own_faults(found: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Without lists that are too short only because faulty items do not count."""
+    places = [error["loc"] for error in found]
+    for error in found:
+        here = error["loc"]
+        if error["type"] != "too_short" or not any(len(at) > len(here) and at[: len(here)] == here for at in places):
+            yield error
 
 
 def _same_line(found: ErrorDetails) -> InitErrorDetails:
@@ -210,6 +220,7 @@ def content_hash(*values: Model) -> str:
 
 
 # Bounded building blocks. Every string, list and map of the API is bounded: CEL cost is estimated from these bounds.
+# Bounds are wider than the pattern where the pattern says more to an author ("0x1eff" shall not just be too long).
 _SUBDOMAIN: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _KERNEL_DRIVER: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _PCI_ADDRESS: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
@@ -220,9 +231,9 @@ RuleName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]
 DriverName = Annotated[str, Field(min_length=1, max_length=63, pattern=f"^{_SUBDOMAIN}$")]
 PCIAddress = Annotated[str, Field(max_length=16, pattern=f"^{_PCI_ADDRESS}$")]
 PCIAddressOrEmpty = Annotated[str, Field(max_length=16, pattern=f"^({_PCI_ADDRESS})?$")]
-PCIID = Annotated[str, Field(max_length=4, pattern=r"^[0-9a-f]{4}$")]
-PCIClass = Annotated[str, Field(max_length=6, pattern=r"^[0-9a-f]{4}([0-9a-f]{2})?$")]
-SubsystemID = Annotated[str, Field(max_length=9, pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
+PCIID = Annotated[str, Field(max_length=16, pattern=r"^[0-9a-f]{4}$")]
+PCIClass = Annotated[str, Field(max_length=16, pattern=r"^[0-9a-f]{4}([0-9a-f]{2})?$")]
+SubsystemID = Annotated[str, Field(max_length=16, pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")]
 ProductName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 SerialNumber = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")]
 KernelDriverName = Annotated[str, Field(min_length=1, max_length=64, pattern=f"^{_KERNEL_DRIVER}$")]
