@@ -1,0 +1,104 @@
+"""What a plan orders, and what became of it: planners make actions, the executor turns them into outcomes."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from crds.models.modes import IOMMUBackend
+from crds.models.node_state import DeviceState
+from node_host.journal import JournalEntry
+from node_host.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Give a device to a VFIO driver. ``seen_driver`` and ``entry.identity`` are what the plan was made for."""
+
+    address: str
+    module: str
+    seen_driver: str | None
+    entry: JournalEntry
+    backend: IOMMUBackend = IOMMUBackend.AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Give a device back to the driver that it had."""
+
+    address: str
+    seen_driver: str | None
+    entry: JournalEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop a journal entry; the device itself is as it should be."""
+
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Change a journal entry; the device itself is as it should be."""
+
+    address: str
+    entry: JournalEntry
+
+
+Action: TypeAlias = Bind | Return
+JournalAction: TypeAlias = Forget | Remember
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Actions on the devices of one IOMMU group, in order, under its locks.
+
+    Binds stand or fall together, because the group goes to a VM as a whole; returns do not depend on each other.
+    """
+
+    key: str
+    locks: tuple[str, ...]
+    members: tuple[str, ...]
+    actions: tuple[Action, ...]
+
+
+class Result(StrEnum):
+    """Whether an action was done."""
+
+    DONE = "Done"
+    BLOCKED = "Blocked"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one device. Blocked: nothing was written to it."""
+
+    address: str
+    result: Result
+    reason: Reason
+    message: str = ""
+
+    @property
+    def state(self) -> DeviceState:
+        """How it shows in a report."""
+        return {
+            Result.DONE: DeviceState.READY,
+            Result.BLOCKED: DeviceState.BLOCKED,
+            Result.FAILED: DeviceState.FAILED,
+        }[self.result]
+
+
+def describe(action: Action | JournalAction) -> str:
+    """One line for people."""
+    match action:
+        case Bind(address, module, seen, entry):
+            what = f"bind {address} to the driver of module {module} (now on {seen or 'no driver'})"
+            return what + (f", for {', '.join(entry.companion_of)}" if entry.companion_of else "")
+        case Return(address, seen, entry):
+            return f"give {address} back to {entry.former_driver or 'no driver'} (now on {seen or 'no driver'})"
+        case Forget(address, why):
+            return f"forget {address}: {why}"
+        case Remember(address, entry):
+            return f"remember {address} as companion of {', '.join(entry.companion_of)}"

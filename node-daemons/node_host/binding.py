@@ -1,0 +1,213 @@
+"""Moving one device to a VFIO driver and back, so that dying at any point leaves something that the next run repairs.
+
+The journal entry is on disk before the first write and goes after the return was verified. A success that the kernel
+reports proves nothing: the driver link is read again. A bind that fails after its first write is rolled back.
+"""
+
+import errno
+from collections.abc import Awaitable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from crds.models.modes import IOMMUBackend
+from node_host.actions import Bind, Outcome, Result, Return
+from node_host.bounded_call import BoundedCalls, HungError
+from node_host.bounded_write import WriteStuckError
+from node_host.driver_writes import DriverWrites
+from node_host.host import Host
+from node_host.journal import Journal, JournalEntry, JournalError
+from node_host.pci import DRIVERS, DeviceGoneError, DeviceUnreadableError, PCIDevice
+from node_host.reasons import Reason
+from node_host.vfio_drivers import driver_directory, module_of
+from node_host.vfio_nodes import missing_node, read_vfio_nodes
+
+
+class _StepError(Exception):
+    """A step of a move failed; the text names the step and the kernel's error."""
+
+
+class _NotVerifiedError(_StepError):
+    """Every write succeeded and the device is still not where it should be."""
+
+
+_FAILURES: Final = (_StepError, OSError, DeviceUnreadableError, HungError)
+
+
+class DeviceMover:
+    """Moves devices of one group whose locks the caller holds; the caller has also checked that each may be moved."""
+
+    def __init__(self, host: Host, calls: BoundedCalls, journal: Journal, writes: DriverWrites) -> None:
+        self._host = host
+        self._calls = calls
+        self._journal = journal
+        self._writes = writes
+
+    async def bind(self, action: Bind, device: PCIDevice) -> Outcome:
+        """To the VFIO driver of ``action.module``; ``device`` is as it was read under the locks."""
+        address = action.address
+        driver = await self._registered_driver(action.module, address)
+        if isinstance(driver, Outcome):
+            return driver
+        entry = replace(action.entry, bound_driver=driver)
+        try:
+            await self._calls.run("journal", partial(self._journal.put, address, entry))
+        except (JournalError, HungError) as error:
+            return Outcome(address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, f"not changed: {error}")
+        try:
+            device = await self._to_driver(device, driver)
+            await self._verify_nodes(device, action.backend)
+        except WriteStuckError as error:
+            return Outcome(address, Result.BLOCKED, Reason.WRITE_STUCK, str(error))
+        except DeviceGoneError:
+            return await self._gone(address)
+        except _FAILURES as error:
+            reason = Reason.VERIFY_FAILED if isinstance(error, _NotVerifiedError) else Reason.BIND_FAILED
+            return await self._rolled_back(address, entry, reason, _words(error))
+        return Outcome(address, Result.DONE, Reason.BOUND)
+
+    async def undo(self, action: Bind, why: str) -> Outcome:
+        """Take back a bind of this run, because the rest of its group could not follow."""
+        return await self._rolled_back(action.address, action.entry, Reason.BIND_FAILED, why)
+
+    async def give_back(self, action: Return) -> Outcome:
+        """To the driver that it had, or to none if it had none."""
+        address, entry = action.address, action.entry
+        if entry.former_driver:
+            missing = await self._missing_driver(entry.former_driver, address)
+            if missing is not None:
+                return missing
+        try:
+            await self._to_former(address, entry)
+            await self._calls.run("journal", partial(self._journal.drop, address))
+        except WriteStuckError as error:
+            return Outcome(address, Result.BLOCKED, Reason.WRITE_STUCK, str(error))
+        except DeviceGoneError:
+            return await self._gone(address)
+        except JournalError as error:
+            text = f"given back, but the journal still names it: {error}"
+            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, text)
+        except _FAILURES as error:
+            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, _words(error))
+        return Outcome(address, Result.DONE, Reason.RELEASED)
+
+    async def _to_driver(self, device: PCIDevice, driver: str) -> PCIDevice:
+        address = device.address
+        if device.driver_override != driver:
+            await _step("driver_override", self._writes.override(address, driver))
+        if device.driver is not None:
+            await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
+        await _step("drivers_probe", self._writes.probe(address))
+        device = await self._writes.read(address)
+        if device.driver != driver:
+            # drivers_probe hides what the probe said; bind tells.
+            await _step(f"bind to {driver}", self._writes.bind(address, driver))
+            device = await self._writes.read(address)
+        if device.driver != driver:
+            raise _NotVerifiedError(f"the kernel reports success, but the device is on {device.driver or 'no driver'}")
+        return device
+
+    async def _to_former(self, address: str, entry: JournalEntry) -> None:
+        former = entry.former_driver or None
+        device = await self._writes.read(address)
+        if device.driver_override != entry.former_override:
+            await _step("clear driver_override", self._writes.override(address, entry.former_override))
+        if device.driver == former:
+            return
+        if device.driver is not None:
+            await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
+        if former is not None:
+            await _step("drivers_probe", self._writes.probe(address))
+            device = await self._writes.read(address)
+            if device.driver is not None and device.driver != former:
+                await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
+            if device.driver != former:
+                await _step(f"bind to {former}", self._writes.bind(address, former))
+        device = await self._writes.read(address)
+        if device.driver != former:
+            raise _NotVerifiedError(
+                f"the kernel reports success, but the device is on {device.driver or 'no driver'} instead of "
+                f"{former or 'no driver'}"
+            )
+
+    async def _rolled_back(self, address: str, entry: JournalEntry, reason: Reason, why: str) -> Outcome:
+        former = entry.former_driver or "no driver"
+        try:
+            await self._to_former(address, entry)
+            await self._calls.run("journal", partial(self._journal.drop, address))
+        except DeviceGoneError:
+            return await self._gone(address)
+        except (*_FAILURES, WriteStuckError, JournalError) as error:
+            text = f"{why}; not rolled back to {former}: {_words(error)}"
+            return Outcome(address, Result.FAILED, reason, text)
+        return Outcome(address, Result.FAILED, reason, f"{why}; rolled back to {former}")
+
+    async def _gone(self, address: str) -> Outcome:
+        """Nothing is left to give back."""
+        message = "the device vanished while it was changed"
+        try:
+            await self._calls.run("journal", partial(self._journal.drop, address))
+        except (JournalError, HungError) as error:
+            message += f"; its journal entry stays: {error}"
+        return Outcome(address, Result.BLOCKED, Reason.DEVICE_MISSING, message)
+
+    async def _verify_nodes(self, device: PCIDevice, backend: IOMMUBackend) -> None:
+        """A VM gets at the device through its group's node, or through its own where the kernel has IOMMUFD nodes."""
+        nodes = await self._calls.run("vfio nodes", partial(read_vfio_nodes, self._host))
+        missing = missing_node(device, backend, nodes)
+        if missing is not None:
+            raise _NotVerifiedError(f"it is on {device.driver}, but {missing}")
+
+    async def _registered_driver(self, module: str, address: str) -> str | Outcome:
+        """The driver's directory name, its module loaded when need be."""
+        driver = driver_directory(module, await self._drivers())
+        if driver is not None:
+            return driver
+        failed = await self._load(module, address, Reason.MODULE_MISSING)
+        if failed is not None:
+            return failed
+        driver = driver_directory(module, await self._drivers())
+        if driver is None:
+            text = f"module {module} is loaded, but registers no PCI driver of that name"
+            return Outcome(address, Result.BLOCKED, Reason.DRIVER_MISSING, text)
+        return driver
+
+    async def _missing_driver(self, driver: str, address: str) -> Outcome | None:
+        if driver in await self._drivers():
+            return None
+        failed = await self._load(module_of(driver), address, Reason.DRIVER_MISSING)
+        if failed is not None:
+            return failed
+        if driver in await self._drivers():
+            return None
+        text = f"its former driver {driver} is not registered in the kernel; load it, the device waits for it"
+        return Outcome(address, Result.BLOCKED, Reason.DRIVER_MISSING, text)
+
+    async def _load(self, module: str, address: str, missing: Reason) -> Outcome | None:
+        try:
+            await self._calls.run(f"module {module}", partial(self._host.load_module, module))
+        except FileNotFoundError:
+            text = f"the kernel has no module {module}; install the package that has it"
+            return Outcome(address, Result.BLOCKED, missing, text)
+        except (OSError, HungError) as error:
+            return Outcome(address, Result.BLOCKED, missing, f"module {module} cannot be loaded: {_words(error)}")
+        return None
+
+    async def _drivers(self) -> frozenset[str]:
+        try:
+            return frozenset(await self._calls.run("pci drivers", partial(self._host.list, DRIVERS)))
+        except (OSError, HungError):
+            return frozenset()
+
+
+async def _step(name: str, write: Awaitable[None]) -> None:
+    try:
+        await write
+    except OSError as error:
+        raise _StepError(f"{name}: {_words(error)}") from error
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return f"{errno.errorcode.get(error.errno or 0, 'error')} ({error.strerror or error})"
+    return str(error)

@@ -1,0 +1,177 @@
+"""Carrying out plans: groups side by side, each under its locks, each device checked again before its first write.
+
+A plan is made from a look at the host that is already past. So under the locks the group is read anew, and a device
+that is now used, needed by the host, another one, or elsewhere is not touched. Whatever goes wrong with a device is its
+own outcome; the others go on.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final
+
+from node_host.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome, Result, Return
+from node_host.binding import DeviceMover
+from node_host.boot import BootUnknownError
+from node_host.bounded_call import BoundedCalls, HungError
+from node_host.bounded_write import BoundedWriter
+from node_host.driver_writes import DriverWrites
+from node_host.host import Host
+from node_host.journal import Journal, JournalError
+from node_host.locks import LockedError, Locks
+from node_host.observer import Observer
+from node_host.pci import same_identity
+from node_host.reasons import Reason
+from node_host.view import HostView
+
+_log = logging.getLogger(__name__)
+
+GROUPS_AT_ONCE: Final = 4
+
+
+class Executor:
+    """Acts on one host for one daemon; ``owner`` is the name that its locks show.
+
+    ``stopping`` is asked before each device: a daemon that ends finishes the device at hand and begins no other.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        observer: Observer,
+        calls: BoundedCalls,
+        writer: BoundedWriter,
+        journal: Journal,
+        *,
+        owner: str,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._host = host
+        self._observer = observer
+        self._calls = calls
+        self._writer = writer
+        self._journal = journal
+        self._owner = owner
+        self._stopping = stopping
+
+    async def run(self, plans: Sequence[GroupPlan]) -> list[Outcome]:
+        """Outcomes of all groups, in the order of the plans. A device that was not begun has none."""
+        gate = asyncio.Semaphore(GROUPS_AT_ONCE)
+        # Groups that share a card's lock take turns here, instead of finding each other's flock.
+        turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+        async def one(plan: GroupPlan) -> list[Outcome]:
+            async with gate, AsyncExitStack() as stack:
+                for name in plan.locks:
+                    await stack.enter_async_context(turns[name])
+                return await self._run_group(plan)
+
+        results = await asyncio.gather(*(one(plan) for plan in plans))
+        return [outcome for outcomes in results for outcome in outcomes]
+
+    async def note(self, actions: Sequence[JournalAction]) -> list[Outcome]:
+        """Changes of the journal alone; only failures have an outcome."""
+        failed = []
+        for action in actions:
+            change = (
+                partial(self._journal.drop, action.address)
+                if isinstance(action, Forget)
+                else partial(self._journal.put, action.address, action.entry)
+            )
+            try:
+                await self._calls.run("journal", change)
+            except (JournalError, HungError) as error:
+                failed.append(Outcome(action.address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, str(error)))
+        return failed
+
+    async def _run_group(self, plan: GroupPlan) -> list[Outcome]:
+        try:
+            with Locks(self._host, plan.locks, owner=self._owner) as locks:
+                return await self._run_locked(plan, locks)
+        except LockedError as error:
+            return _all(plan, Result.BLOCKED, Reason.GROUP_LOCKED, str(error))
+        except OSError as error:
+            return _all(plan, Result.BLOCKED, Reason.GROUP_LOCKED, f"its lock cannot be taken: {error}")
+        except (BootUnknownError, HungError) as error:
+            return _all(plan, Result.BLOCKED, Reason.DEVICE_UNREADABLE, str(error))
+        except Exception as error:
+            # A fault of this program in one group: said aloud, and the other groups go on.
+            _log.exception("Acting on %s failed", plan.key)
+            return _all(plan, Result.FAILED, Reason.BIND_FAILED, f"{type(error).__name__}: {error}")
+
+    async def _run_locked(self, plan: GroupPlan, locks: Locks) -> list[Outcome]:
+        mover = DeviceMover(
+            self._host, self._calls, self._journal, DriverWrites(self._host, self._calls, self._writer, locks)
+        )
+        outcomes: dict[str, Outcome] = {}
+        for action in plan.actions:
+            if isinstance(action, Return) and not self._stopping():
+                outcomes[action.address] = await self._give_back(mover, plan, action)
+        binds = [action for action in plan.actions if isinstance(action, Bind)]
+        if binds and not self._stopping():
+            outcomes |= await self._bind_all(mover, plan, binds)
+        return list(outcomes.values())
+
+    async def _give_back(self, mover: DeviceMover, plan: GroupPlan, action: Return) -> Outcome:
+        view = await self._observer.again(plan.members)
+        return refusal(view, plan, action) or await mover.give_back(action)
+
+    async def _bind_all(self, mover: DeviceMover, plan: GroupPlan, binds: list[Bind]) -> dict[str, Outcome]:
+        """All or none: nothing is written while one may not be moved; what was bound is taken back when one fails."""
+        view = await self._observer.again(plan.members)
+        refusals = {action.address: refused for action in binds if (refused := refusal(view, plan, action))}
+        if refusals:
+            return _withheld(binds, refusals)
+        outcomes: dict[str, Outcome] = {}
+        for number, action in enumerate(binds):
+            if number:
+                view = await self._observer.again(plan.members)
+            outcome = refusal(view, plan, action) or await mover.bind(action, view.devices[action.address])
+            outcomes[action.address] = outcome
+            if outcome.result is not Result.DONE:
+                if outcome.reason is not Reason.WRITE_STUCK:
+                    outcomes |= await self._undo(mover, binds[:number], outcome)
+                    outcomes |= _withheld(binds[number + 1 :], {outcome.address: outcome})
+                break
+        return outcomes
+
+    async def _undo(self, mover: DeviceMover, done: list[Bind], cause: Outcome) -> dict[str, Outcome]:
+        why = f"{cause.address} of the same IOMMU group: {cause.message}"
+        return {action.address: await mover.undo(action, why) for action in reversed(done)}
+
+
+def refusal(view: HostView, plan: GroupPlan, action: Action) -> Outcome | None:
+    """Why the device is not to be touched after all, judged on a fresh look; None when it may be."""
+    address = action.address
+    obstacle = view.untouchable(address)
+    if obstacle is not None:
+        return Outcome(address, Result.BLOCKED, obstacle.reason, obstacle.message)
+    device = view.devices[address]
+    if not same_identity(device.identity, action.entry.identity):
+        text = f"another device ({device.identity}) has come to the address of {action.entry.identity}"
+        return Outcome(address, Result.BLOCKED, Reason.IDENTITY_MISMATCH, text)
+    if view.boot_id != action.entry.boot_id:
+        return Outcome(address, Result.BLOCKED, Reason.CHANGED, "the host was booted meanwhile")
+    if device.driver != action.seen_driver:
+        text = f"it moved from {action.seen_driver or 'no driver'} to {device.driver or 'no driver'} meanwhile"
+        return Outcome(address, Result.BLOCKED, Reason.CHANGED, text)
+    if view.members(address) != plan.members or view.groups.fault(device.iommu_group) is not None:
+        return Outcome(address, Result.BLOCKED, Reason.CHANGED, "the members of its IOMMU group changed meanwhile")
+    return None
+
+
+def _withheld(binds: list[Bind], causes: dict[str, Outcome]) -> dict[str, Outcome]:
+    """Outcomes of devices that were not begun, because of others of their group."""
+    first = next(iter(causes.values()))
+    text = f"waits for {first.address} of the same IOMMU group: {first.message}"
+    return {
+        action.address: causes.get(action.address) or Outcome(action.address, first.result, first.reason, text)
+        for action in binds
+    }
+
+
+def _all(plan: GroupPlan, result: Result, reason: Reason, message: str) -> list[Outcome]:
+    return [Outcome(action.address, result, reason, message) for action in plan.actions]

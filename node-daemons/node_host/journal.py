@@ -1,0 +1,192 @@
+"""What each device had before npufleet changed it.
+
+Written before the first write to a device and dropped after its return was verified: whatever moment the daemon dies
+at, an entry says at worst that a device may have been changed. Entries of another boot say nothing about drivers now.
+"""
+
+import errno
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from node_host.durable_file import sync_directory, write_durably
+from node_host.pci import is_address
+
+JOURNAL: Final = "/var/lib/npufleet/binder/journal.json"
+VERSION: Final = 1
+_MAX_BYTES: Final = 4 << 20
+_ASIDE: Final = ".corrupt-"
+_MAX_ASIDE: Final = 16
+
+
+class JournalError(Exception):
+    """The journal cannot be read or written now; nothing may be changed that would have to be in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One device. ``former_driver`` is empty when it had none; ``companion_of`` names the devices it was bound for."""
+
+    former_driver: str
+    bound_driver: str
+    boot_id: str
+    identity: str
+    former_override: str | None = None
+    companion_of: tuple[str, ...] = ()
+
+
+JournalView: TypeAlias = Mapping[str, JournalEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """Entries by address; ``problem`` says why entries may be missing, or None; only a writable journal takes more."""
+
+    entries: JournalView = field(default_factory=dict)
+    problem: str | None = None
+    writable: bool = True
+
+
+class _CorruptError(ValueError):
+    pass
+
+
+class Journal:
+    """The file. Every change is on disk when the call returns; safe to use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._entries: dict[str, JournalEntry] | None = None
+
+    def load(self, *, set_aside: bool = True) -> JournalState:
+        """Read the file again. One that is not whole is set aside and said to be so, until somebody removes it.
+
+        A file that cannot be read, or may not be set aside, is left alone: then changes raise JournalError.
+        """
+        with self._lock:
+            self._entries = None
+            try:
+                try:
+                    self._entries = self._read()
+                except _CorruptError as error:
+                    if not set_aside:
+                        return JournalState(problem=f"{self._path}: {error}", writable=False)
+                    self._set_aside(error)
+                    self._entries = {}
+                return JournalState(MappingProxyType(dict(self._entries)), self._aside())
+            except OSError as error:
+                return JournalState(problem=f"{self._path}: {error.strerror or error}", writable=False)
+
+    def put(self, address: str, entry: JournalEntry) -> None:
+        """Remember a device. Raises JournalError when it is not on disk."""
+        self._change(lambda entries: entries.__setitem__(address, entry))
+
+    def drop(self, address: str) -> None:
+        """Forget a device. Raises JournalError when that is not on disk."""
+        self._change(lambda entries: entries.pop(address, None))
+
+    def _change(self, change: Callable[[dict[str, JournalEntry]], object]) -> None:
+        with self._lock:
+            if self._entries is None:
+                raise JournalError(f"{self._path} was not read, so it is not written")
+            changed = dict(self._entries)
+            change(changed)
+            if changed == self._entries:
+                return
+            try:
+                write_durably(self._path, encode(changed))
+            except OSError as error:
+                raise JournalError(f"{self._path}: {error.strerror or error}") from error
+            self._entries = changed
+
+    def _read(self) -> dict[str, JournalEntry]:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+        except FileNotFoundError:
+            return {}
+        return decode(data)
+
+    def _set_aside(self, error: _CorruptError) -> None:
+        """Out of the way, never over an older one."""
+        for number in range(1, _MAX_ASIDE + 1):
+            aside = self._path.with_name(f"{self._path.name}{_ASIDE}{number}")
+            if not aside.exists():
+                self._path.rename(aside)
+                sync_directory(self._path.parent)
+                return
+        raise OSError(errno.EEXIST, f"{error}; {_MAX_ASIDE} files are set aside already, remove them")
+
+    def _aside(self) -> str | None:
+        found = sorted(path.name for path in self._path.parent.glob(f"{self._path.name}{_ASIDE}*"))
+        if not found:
+            return None
+        return (
+            f"{', '.join(found)} in {self._path.parent}: a journal that was not whole was set aside. Devices that it "
+            "named are no longer known as npufleet's and stay on their present drivers; give them back by hand, then "
+            "remove the file"
+        )
+
+
+def encode(entries: Mapping[str, JournalEntry]) -> bytes:
+    """The file's content: version, entries, and a checksum over their canonical JSON."""
+    devices = {address: _to_json(entries[address]) for address in sorted(entries)}
+    document = {"version": VERSION, "checksum": _checksum(devices), "devices": devices}
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def decode(data: bytes) -> dict[str, JournalEntry]:
+    """Raises ValueError, saying what is wrong, for anything that `encode` does not write."""
+    if len(data) > _MAX_BYTES:
+        raise _CorruptError(f"more than {_MAX_BYTES} bytes")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _CorruptError(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("devices"), dict):
+        raise _CorruptError("not a journal")
+    if document.get("version") != VERSION:
+        raise _CorruptError(f"version {document.get('version')!r} is not {VERSION}")
+    if document.get("checksum") != _checksum(document["devices"]):
+        raise _CorruptError("the checksum does not fit the content")
+    return {str(address): _from_json(address, value) for address, value in document["devices"].items()}
+
+
+def _checksum(devices: Any) -> str:
+    return hashlib.sha256(json.dumps(devices, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _to_json(entry: JournalEntry) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "formerDriver": entry.former_driver,
+        "boundDriver": entry.bound_driver,
+        "bootID": entry.boot_id,
+        "identity": entry.identity,
+    }
+    if entry.former_override is not None:
+        value["formerOverride"] = entry.former_override
+    if entry.companion_of:
+        value["companionOf"] = list(entry.companion_of)
+    return value
+
+
+def _from_json(address: Any, value: Any) -> JournalEntry:
+    if not isinstance(address, str) or not is_address(address) or not isinstance(value, dict):
+        raise _CorruptError(f"{address!r} is no entry")
+    texts = [value.get(name) for name in ("formerDriver", "boundDriver", "bootID", "identity")]
+    override, companions = value.get("formerOverride"), value.get("companionOf", [])
+    if (
+        not all(isinstance(text, str) for text in texts)
+        or not (override is None or isinstance(override, str))
+        or not isinstance(companions, list)
+        or not all(isinstance(item, str) for item in companions)
+    ):
+        raise _CorruptError(f"the entry of {address} is not one")
+    former, bound, boot_id, identity = (str(text) for text in texts)
+    return JournalEntry(former, bound, boot_id, identity, override, tuple(companions))

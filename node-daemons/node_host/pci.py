@@ -1,0 +1,341 @@
+"""One PCI function as sysfs shows it.
+
+Parsing is pure; `read_device` is the only reader. Sources: Documentation/ABI/testing/sysfs-bus-pci and
+drivers/pci/pci-sysfs.c. A function that vanishes while it is read is `DeviceGoneError`; one whose identity, driver or
+IOMMU group cannot be read is `DeviceUnreadableError`, because nothing may be decided about it; any other attribute that
+fails is a fault of the record.
+"""
+
+import errno
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Final
+
+from node_host.host import Host
+from node_host.pci_serial import serial_number
+
+DEVICES: Final = "/sys/bus/pci/devices"
+DRIVERS: Final = "/sys/bus/pci/drivers"
+DRIVERS_PROBE: Final = "/sys/bus/pci/drivers_probe"
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+_ROOT = re.compile(r"/sys/devices/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
+_HEX = re.compile(rb"0x([0-9a-f]{4}|[0-9a-f]{6})\n?")
+_DECIMAL = re.compile(rb"-?[0-9]{1,9}\n?")
+_DRIVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_MODALIAS = re.compile(rb"pci:[!-~]{1,200}\n?")
+_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
+_SHOWN = 60  # characters of a wrong value that a message repeats
+
+
+class DeviceGoneError(Exception):
+    """The function vanished while it was read."""
+
+
+class DeviceUnreadableError(Exception):
+    """What must be known before anything is decided about the function cannot be read; the text says what and why."""
+
+
+class MalformedError(ValueError):
+    """An attribute holds something that the kernel does not write; the text repeats the start of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PCIDevice:
+    """One function. Ids are lower-case hex without 0x; None means absent or unknown unless said otherwise."""
+
+    address: str
+    vendor: str
+    device: str
+    class_code: str
+    subsystem: str | None = None
+    modalias: str = ""
+    driver: str | None = None
+    driver_override: str | None = None
+    iommu_group: int | None = None
+    numa_node: int | None = None
+    pcie_root: str | None = None
+    physical_function: str | None = None
+    total_vfs: int | None = None
+    # 0 when the function cannot have VFs; None when it can and the number cannot be read.
+    num_vfs: int | None = 0
+    virtual_functions: tuple[str, ...] = ()
+    # None: it is a display controller and the attribute cannot be read.
+    boot_vga: bool | None = False
+    vfio_device: str | None = None
+    serial: str | None = None
+    # Attribute name: what is wrong with it.
+    faults: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_bridge(self) -> bool:
+        """PCI bridges (class 06) have another header type and are never given away."""
+        return self.class_code.startswith("06")
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is an SR-IOV virtual function."""
+        return self.physical_function is not None
+
+    @property
+    def identity(self) -> str:
+        """What tells this device from another that may come to its address."""
+        return f"{self.vendor}:{self.device}" + (f":{self.serial}" if self.serial else "")
+
+
+def is_address(name: str) -> bool:
+    """Whether a directory name is a PCI address (BDF)."""
+    return _ADDRESS.fullmatch(name) is not None
+
+
+def same_identity(one: str, other: str) -> bool:
+    """Whether two `vendor:device[:serial]` may be the same device; a serial counts where both have one."""
+    left, right = one.split(":", 2), other.split(":", 2)
+    return left[:2] == right[:2] and (len(left) != len(right) or left == right)
+
+
+def last_address(path: str) -> str | None:
+    """The function that a path below /sys/devices leads through last: the one nearest to what the path names."""
+    return next((part for part in reversed(PurePosixPath(path).parts) if is_address(part)), None)
+
+
+def parse_hex(value: bytes, digits: int) -> str:
+    """The digits of `0x` + ``digits`` lower-case hex digits; MalformedError for anything else."""
+    found = _HEX.fullmatch(value)
+    if found is None or len(found[1]) != digits:
+        raise MalformedError(f"{shown(value)} is not 0x and {digits} hex digits")
+    return found[1].decode()
+
+
+def parse_decimal(value: bytes) -> int:
+    """A decimal attribute; MalformedError for anything else."""
+    if _DECIMAL.fullmatch(value) is None:
+        raise MalformedError(f"{shown(value)} is not a decimal number")
+    return int(value)
+
+
+def parse_override(value: bytes) -> str | None:
+    """driver_override; the kernel writes `(null)` when there is none."""
+    text = value.decode("utf-8", "replace").rstrip("\n")
+    return None if text in ("", "(null)") else text
+
+
+def shown(value: bytes) -> str:
+    """The start of a wrong value, for a message."""
+    return repr(value[:_SHOWN]) + (f" … ({len(value)} bytes)" if len(value) > _SHOWN else "")
+
+
+def list_addresses(host: Host) -> list[str]:
+    """Addresses of all PCI functions. Raises OSError when the bus cannot be listed; a host without PCI has none."""
+    try:
+        return [name for name in host.list(DEVICES) if is_address(name)]
+    except FileNotFoundError:
+        return []
+
+
+def read_device(host: Host, address: str, *, with_serial: bool = True) -> PCIDevice:
+    """Read one function. Raises DeviceGoneError or DeviceUnreadableError; may hang as reads of a broken device do."""
+    reader = _Reader(host, address)
+    try:
+        return reader.read(with_serial)
+    except DeviceUnreadableError:
+        if not reader.is_there():
+            raise DeviceGoneError(address) from None
+        raise
+
+
+class _Reader:
+    def __init__(self, host: Host, address: str) -> None:
+        self._host = host
+        self._address = address
+        self._directory = f"{DEVICES}/{address}"
+        self._faults: dict[str, str] = {}
+
+    def is_there(self) -> bool:
+        """Whether the function's directory still leads somewhere."""
+        try:
+            self._host.resolve(self._directory)
+        except OSError as error:
+            return error.errno not in _GONE
+        return True
+
+    def read(self, with_serial: bool) -> PCIDevice:
+        if not self.is_there():
+            raise DeviceGoneError(self._address)
+        vendor, device, class_code = self._id("vendor", 4), self._id("device", 4), self._id("class", 6)
+        names = self._names("")
+        total_vfs = self._optional_decimal("sriov_totalvfs")
+        return PCIDevice(
+            address=self._address,
+            vendor=vendor,
+            device=device,
+            class_code=class_code,
+            subsystem=self._subsystem(),
+            modalias=self._modalias(),
+            driver=self._driver(),
+            driver_override=self._override(),
+            iommu_group=self._iommu_group(),
+            numa_node=self._numa_node(),
+            pcie_root=self._pcie_root(),
+            physical_function=self._physical_function(names),
+            total_vfs=total_vfs,
+            num_vfs=self._num_vfs(names),
+            virtual_functions=self._virtual_functions(names),
+            boot_vga=self._boot_vga(class_code),
+            vfio_device=self._vfio_device(names),
+            serial=self._serial() if with_serial else None,
+            faults=self._faults,
+        )
+
+    def _id(self, name: str, digits: int) -> str:
+        try:
+            return parse_hex(self._host.read(f"{self._directory}/{name}"), digits)
+        except (OSError, MalformedError) as error:
+            raise DeviceUnreadableError(f"{name}: {_why(error)}") from error
+
+    def _link(self, name: str) -> str | None:
+        """Last part of a link's target, None without the link; one that cannot be read makes the device unreadable."""
+        path = f"{self._directory}/{name}"
+        try:
+            return PurePosixPath(self._host.read_link(path)).name
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DeviceUnreadableError(f"{name}: {_why(error)}") from error
+
+    def _driver(self) -> str | None:
+        driver = self._link("driver")
+        if driver is not None and _DRIVER.fullmatch(driver) is None:
+            raise DeviceUnreadableError(f"driver: {driver[:_SHOWN]!r} is no driver name")
+        return driver
+
+    def _iommu_group(self) -> int | None:
+        group = self._link("iommu_group")
+        if group is None:
+            return None
+        if not group.isdecimal() or len(group) > 9:
+            raise DeviceUnreadableError(f"iommu_group: {group[:_SHOWN]!r} is no group number")
+        return int(group)
+
+    def _override(self) -> str | None:
+        try:
+            return parse_override(self._host.read(f"{self._directory}/driver_override"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DeviceUnreadableError(f"driver_override: {_why(error)}") from error
+
+    def _physical_function(self, names: frozenset[str]) -> str | None:
+        if "physfn" not in names:
+            return None
+        owner = self._link("physfn")
+        if owner is None or not is_address(owner):
+            raise DeviceUnreadableError(f"physfn: {owner!r} is no PCI address")
+        return owner
+
+    def _names(self, below: str) -> frozenset[str]:
+        try:
+            return frozenset(self._host.list(self._directory + below))
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise DeviceUnreadableError(f"{below or 'directory'}: {_why(error)}") from error
+
+    def _optional(self, name: str) -> bytes | None:
+        """An attribute that not every function has; None also when it fails, which is then a fault."""
+        try:
+            return self._host.read(f"{self._directory}/{name}")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._faults[name] = _why(error)
+            return None
+
+    def _optional_decimal(self, name: str) -> int | None:
+        value = self._optional(name)
+        if value is None:
+            return None
+        try:
+            return parse_decimal(value)
+        except MalformedError as error:
+            self._faults[name] = str(error)
+            return None
+
+    def _optional_id(self, name: str) -> str | None:
+        value = self._optional(name)
+        if value is None:
+            return None
+        try:
+            return parse_hex(value, 4)
+        except MalformedError as error:
+            self._faults[name] = str(error)
+            return None
+
+    def _subsystem(self) -> str | None:
+        vendor, device = self._optional_id("subsystem_vendor"), self._optional_id("subsystem_device")
+        return f"{vendor}:{device}" if vendor is not None and device is not None else None
+
+    def _modalias(self) -> str:
+        value = self._optional("modalias")
+        if value is None:
+            return ""
+        if _MODALIAS.fullmatch(value) is None:
+            self._faults["modalias"] = f"{shown(value)} is no PCI modalias"
+            return ""
+        return value.decode("ascii").rstrip("\n")
+
+    def _numa_node(self) -> int | None:
+        node = self._optional_decimal("numa_node")
+        return None if node is None or node < 0 else node
+
+    def _pcie_root(self) -> str | None:
+        try:
+            found = _ROOT.match(self._host.resolve(self._directory))
+        except OSError as error:
+            self._faults["path"] = _why(error)
+            return None
+        return found[1] if found else None
+
+    def _num_vfs(self, names: frozenset[str]) -> int | None:
+        if "sriov_totalvfs" not in names:
+            return 0
+        number = self._optional_decimal("sriov_numvfs")
+        return None if number is None or number < 0 else number
+
+    def _virtual_functions(self, names: frozenset[str]) -> tuple[str, ...]:
+        links = sorted((name for name in names if re.fullmatch(r"virtfn[0-9]+", name)), key=lambda name: int(name[6:]))
+        found = []
+        for name in links:
+            try:
+                target = PurePosixPath(self._host.read_link(f"{self._directory}/{name}")).name
+            except OSError as error:
+                if error.errno not in _GONE:
+                    self._faults[name] = _why(error)
+                continue
+            if is_address(target):
+                found.append(target)
+        return tuple(found)
+
+    def _boot_vga(self, class_code: str) -> bool | None:
+        value = self._optional("boot_vga")
+        if value is None:
+            return None if "boot_vga" in self._faults and class_code.startswith("03") else False
+        if value.strip() not in (b"0", b"1"):
+            self._faults["boot_vga"] = f"{shown(value)} is neither 0 nor 1"
+            return None
+        return value.strip() == b"1"
+
+    def _vfio_device(self, names: frozenset[str]) -> str | None:
+        if "vfio-dev" not in names:
+            return None
+        return next((name for name in sorted(self._names("/vfio-dev")) if re.fullmatch(r"vfio[0-9]+", name)), None)
+
+    def _serial(self) -> str | None:
+        return serial_number(lambda: self._optional("config"), lambda: self._optional("vpd"))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror or error}"
+    return str(error)

@@ -1,0 +1,48 @@
+"""Why a device stands where it stands: the stable words in NPUNodeState.status.bindings."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Reasons by state; each is documented for users in the reference."""
+
+    # Ready
+    BOUND = "Bound"
+    ADOPTED = "Adopted"
+    NATIVE_DRIVER = "NativeDriver"
+    LEFT_ALONE = "LeftAlone"
+    COMPANION = "Companion"
+    # Pending
+    BINDING = "Binding"
+    RESTORING = "Restoring"
+    HELD = "Held"
+    ORPHANED = "Orphaned"
+    # Released
+    RELEASED = "Released"
+    # Blocked: the device was not touched
+    IN_USE = "InUse"
+    PUBLISHED = "Published"
+    VETOED = "Vetoed"
+    COMPANIONS_REFUSED = "CompanionsRefused"
+    COMPANION_IN_USE = "CompanionInUse"
+    COMPANION_VETOED = "CompanionVetoed"
+    COMPANION_MANAGED = "CompanionManaged"
+    NO_IOMMU = "NoIOMMU"
+    NO_DRIVER = "NoDriver"
+    BOUND_BY_OTHERS = "BoundByOthers"
+    MODULE_MISSING = "ModuleMissing"
+    DRIVER_MISSING = "DriverMissing"
+    IDENTITY_MISMATCH = "IdentityMismatch"
+    DEVICE_MISSING = "DeviceMissing"
+    DEVICE_UNREADABLE = "DeviceUnreadable"
+    BRIDGE = "Bridge"
+    GROUP_LOCKED = "GroupLocked"
+    WRITE_STUCK = "WriteStuck"
+    DRIFT_LOOP = "DriftLoop"
+    JOURNAL_UNREADABLE = "JournalUnreadable"
+    NOT_SUPPORTED = "NotSupported"
+    CHANGED = "Changed"
+    # Failed
+    BIND_FAILED = "BindFailed"
+    RESTORE_FAILED = "RestoreFailed"
+    VERIFY_FAILED = "VerifyFailed"

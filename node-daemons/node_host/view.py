@@ -1,0 +1,101 @@
+"""The host at one moment, as far as a daemon has to know it, and what plans and executors ask of it (pure)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from crds.models.node_state import DeviceUser, Veto, VetoReason
+from node_host.iommu import IOMMUGroups
+from node_host.locks import lock_names
+from node_host.pci import PCIDevice
+from node_host.publication import Published
+from node_host.reasons import Reason
+from node_host.usage import in_use_text
+from node_host.vfio_drivers import VFIOAliases
+
+_NOT_LOOKED_AT: Final = "who uses it was not looked at"
+
+
+class Obstacle(NamedTuple):
+    """Why a device may not be touched."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """What one observation saw. ``users`` has an entry for every device that was looked at closely."""
+
+    boot_id: str
+    devices: Mapping[str, PCIDevice] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    groups: IOMMUGroups = field(default_factory=IOMMUGroups)
+    drivers: frozenset[str] = frozenset()
+    users: Mapping[str, tuple[DeviceUser, ...]] = field(default_factory=dict)
+    vetoes: Mapping[str, tuple[Veto, ...]] = field(default_factory=dict)
+    published: Published = field(default_factory=Published)
+    aliases: VFIOAliases = field(default_factory=VFIOAliases)
+    vfio_nodes: frozenset[str] = frozenset()
+    # Why the picture is not whole (the bus cannot be listed), or None: then what is missing may be there.
+    problem: str | None = None
+
+    def members(self, address: str) -> tuple[str, ...]:
+        """Addresses of the device's IOMMU group, itself included; itself alone without a group."""
+        device = self.devices.get(address)
+        if device is None:
+            return (address,)
+        members = self.groups.of(device.iommu_group)
+        return members if address in members else tuple(sorted((address, *members)))
+
+    def locks(self, address: str) -> tuple[str, ...]:
+        """Names of the locks under which the device is changed."""
+        device = self.devices.get(address)
+        if device is None:
+            return lock_names(address, group=None)
+        return lock_names(
+            address,
+            group=device.iommu_group,
+            physical_function=device.physical_function,
+            is_physical=device.total_vfs is not None or device.num_vfs != 0,
+        )
+
+    def is_gone(self, address: str) -> bool:
+        """Whether there certainly is no device at the address."""
+        return self.problem is None and address not in self.devices and address not in self.unreadable
+
+    def absence(self, address: str) -> Obstacle | None:
+        """Why nothing is known of the device, or None."""
+        if address in self.devices:
+            return None
+        if address in self.unreadable:
+            return Obstacle(Reason.DEVICE_UNREADABLE, f"the device cannot be read: {self.unreadable[address]}")
+        if self.problem is not None:
+            return Obstacle(Reason.DEVICE_UNREADABLE, self.problem)
+        return Obstacle(Reason.DEVICE_MISSING, f"there is no PCI device at {address}")
+
+    def untouchable(self, address: str) -> Obstacle | None:
+        """Why the device may not be changed now; None when it is known, free and not needed by the host."""
+        absent = self.absence(address)
+        if absent is not None:
+            return absent
+        if self.devices[address].is_bridge:
+            return Obstacle(Reason.BRIDGE, "it is a bridge: bridges stay with the host")
+        vetoes = self.vetoes.get(address, ())
+        if vetoes:
+            return Obstacle(_veto_reason(vetoes), f"the host needs it: {'; '.join(veto.message for veto in vetoes)}")
+        published = self.published.obstacle(address)
+        if published is not None:
+            return Obstacle(Reason.PUBLISHED, published)
+        if address not in self.users:
+            return Obstacle(Reason.IN_USE, _NOT_LOOKED_AT)
+        users = self.users[address]
+        if users:
+            return Obstacle(Reason.IN_USE, f"in use by {in_use_text(users)}")
+        return None
+
+
+def _veto_reason(vetoes: tuple[Veto, ...]) -> Reason:
+    """A device that the host needs only for its group is told apart: another device is the one to look at."""
+    only_group = all(veto.reason is VetoReason.GROUP_MEMBER for veto in vetoes)
+    return Reason.COMPANION_VETOED if only_group else Reason.VETOED
