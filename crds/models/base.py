@@ -133,7 +133,7 @@ class KubeObject(Model):
     def strict(cls, obj: Any) -> Self:
         """Read an object as the API server does with strict field validation: no unknown fields, no "1" for 1.
 
-        Null is refused too: the API server drops it without a word, and the object read back would differ from the file.
+        Null is refused too: the API server drops it without a word, and what is read back would differ from the file.
         Raises pydantic.ValidationError with one entry per fault; ``loc`` is the path in YAML names.
         """
         faults = [_line("null is no value: leave the field out", *path) for path in _nulls(obj)]

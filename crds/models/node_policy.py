@@ -157,6 +157,21 @@ class DeviceRule(Model):
         ),
     ] = None
 
+    @property
+    def settings(self) -> Passthrough | VGPU | SoftVNPU | HardVNPU | None:
+        """The block of the rule's mode, with effective values where it is absent; None for modes without one."""
+        match self.mode:
+            case Mode.PASSTHROUGH:
+                return self.passthrough or Passthrough()
+            case Mode.VGPU:
+                return self.vgpu
+            case Mode.SOFT_VNPU:
+                return self.soft_vnpu
+            case Mode.HARD_VNPU:
+                return self.hard_vnpu or HardVNPU()
+            case _:
+                return None
+
     @model_validator(mode="after")
     def _block_fits_mode(self) -> "DeviceRule":
         for mode, attribute in MODE_BLOCKS.items():
