@@ -240,5 +240,7 @@ KernelDriverName = Annotated[str, Field(min_length=1, max_length=64, pattern=f"^
 KernelDriverNameOrEmpty = Annotated[str, Field(max_length=64, pattern=f"^({_KERNEL_DRIVER})?$")]
 Reason = Annotated[str, Field(max_length=256, pattern=r"^([A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?)?$")]
 ShortText = Annotated[str, Field(max_length=1024)]
+Generation = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Counter = Annotated[int, Field(ge=0, le=2**31 - 1)]
 BootID = Annotated[str, Field(max_length=64)]
 UID = Annotated[str, Field(max_length=64)]

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from crds.models.base import Distinct, Model
+from crds.models.base import Distinct, Generation, Model
 
 MESSAGE_LIMIT: Final = 32768
 _CUT_MARK: Final = " … (cut)"
@@ -48,7 +48,7 @@ class Condition(Model):
     type: Annotated[str, Field(min_length=1, max_length=316, description="What is observed, e.g. `Ready`.")]
     status: Annotated[Status, Field(description="Whether it holds: `True`, `False` or `Unknown`.")]
     observed_generation: Annotated[
-        int | None, Field(ge=0, description="The metadata.generation that this condition was computed from.")
+        Generation | None, Field(description="The metadata.generation that this condition was computed from.")
     ] = None
     last_transition_time: Annotated[Time, Field(description="When `status` last changed (RFC 3339, UTC).")]
     reason: Annotated[

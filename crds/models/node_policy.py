@@ -7,7 +7,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from crds.models.base import (
     ATOMIC_LIST,
+    Counter,
     DriverName,
+    Generation,
     KubeObject,
     Model,
     PCIAddressOrEmpty,
@@ -281,17 +283,17 @@ class PolicyReason(StrEnum):
 class NodeCounts(Model):
     """Nodes of a policy."""
 
-    matched: Annotated[int, Field(ge=0, description="Nodes that the selector selects.")]
-    updated: Annotated[int, Field(ge=0, description="Nodes whose orders are those of the present policy.")]
-    ready: Annotated[int, Field(ge=0, description="Updated nodes on which every device of the policy is ready.")]
-    blocked: Annotated[int, Field(ge=0, description="Nodes with a device that cannot go on; see `blockers`.")]
+    matched: Annotated[Counter, Field(description="Nodes that the selector selects.")]
+    updated: Annotated[Counter, Field(description="Nodes whose orders are those of the present policy.")]
+    ready: Annotated[Counter, Field(description="Updated nodes on which every device of the policy is ready.")]
+    blocked: Annotated[Counter, Field(description="Nodes with a device that cannot go on; see `blockers`.")]
 
 
 class DeviceCounts(Model):
     """Devices of a policy, over all nodes."""
 
-    matched: Annotated[int, Field(ge=0, description="Devices that the policy decides.")]
-    ready: Annotated[int, Field(ge=0, description="Devices that are as the policy asks, in this boot.")]
+    matched: Annotated[Counter, Field(description="Devices that the policy decides.")]
+    ready: Annotated[Counter, Field(description="Devices that are as the policy asks, in this boot.")]
 
 
 class Blocker(Model):
@@ -315,7 +317,7 @@ class Conflict(Model):
 
     policy: Annotated[str, Field(max_length=253, description="The other policy.")]
     rule: Annotated[str, Field(max_length=63, description="The other policy's rule.")]
-    nodes: Annotated[int, Field(ge=0, description="On how many nodes.")]
+    nodes: Annotated[Counter, Field(description="On how many nodes.")]
     outcome: Annotated[ConflictOutcome, Field(description="Whether this policy won or lost there.")]
 
 
@@ -323,7 +325,7 @@ class NodePolicyStatus(Model):
     """What has become of it; written by the node-policy controller."""
 
     observed_generation: Annotated[
-        int | None, Field(ge=0, description="The metadata.generation that this status was computed from.")
+        Generation | None, Field(description="The metadata.generation that this status was computed from.")
     ] = None
     conditions: Conditions = ()
     nodes: Annotated[NodeCounts | None, Field(description="Nodes of the policy.")] = None

@@ -14,8 +14,10 @@ from crds.models.base import (
     PCIID,
     UID,
     BootID,
+    Counter,
     Distinct,
     DriverName,
+    Generation,
     KernelDriverName,
     KernelDriverNameOrEmpty,
     KubeObject,
@@ -116,7 +118,7 @@ class Report(Model):
     """What every report of a daemon says."""
 
     observed_generation: Annotated[
-        int | None, Field(ge=0, description="The generation of the orders that it answers.")
+        Generation | None, Field(description="The generation of the orders that it answers.")
     ] = None
     boot_id: Annotated[
         BootID | None, Field(description="The boot in which it was observed; a report of another boot says nothing.")
@@ -185,11 +187,11 @@ class InventoryDevice(Model):
     driver: Annotated[
         KernelDriverName | None, Field(description="The bound kernel driver; absent when there is none.")
     ] = None
-    iommu_group: Annotated[
-        int | None, Field(ge=0, description="IOMMU group of this boot; absent without an IOMMU.")
-    ] = None
+    iommu_group: Annotated[Counter | None, Field(description="IOMMU group of this boot; absent without an IOMMU.")] = (
+        None
+    )
     group_viability: Annotated[GroupViability, Field(description="Whether the IOMMU group could go to a VM as it is.")]
-    numa_node: Annotated[int | None, Field(ge=0, description="NUMA node; absent when unknown.")] = None
+    numa_node: Annotated[int | None, Field(ge=0, le=1023, description="NUMA node; absent when unknown.")] = None
     pcie_root: Annotated[str | None, Field(max_length=64, description="PCIe root, e.g. `pci0000:20`.")] = None
     function: Annotated[Function, Field(description="`Physical` or `Virtual`.")] = Function.PHYSICAL
     used_by: Annotated[
@@ -282,7 +284,7 @@ class NodeRollout(Model):
     """Where the node stands in the rollouts; written by the node-policy controller."""
 
     observed_generation: Annotated[
-        int | None, Field(ge=0, description="The generation of the orders that it speaks of.")
+        Generation | None, Field(description="The generation of the orders that it speaks of.")
     ] = None
     admitted: Annotated[Admission, Field(description="`Admitted`, `Waiting`, `Draining` or `Aborted`.")]
     cordoned_by: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from crds.models.base import ATOMIC_LIST, Distinct, KubeObject, Model, absent
+from crds.models.base import ATOMIC_LIST, Counter, Distinct, Generation, KubeObject, Model, absent
 from crds.models.conditions import Conditions
 from crds.models.device_match import DeviceMatch
 
@@ -110,10 +110,10 @@ class ProfileMapSpec(Model):
 class VGPUTotals(Model):
     """vGPUs of all profiles, over all nodes."""
 
-    desired: Annotated[int, Field(ge=0, description="vGPUs that the map asks for.")]
-    ready: Annotated[int, Field(ge=0, description="vGPUs that exist and were verified in this boot.")]
-    failed: Annotated[int, Field(ge=0, description="vGPUs that could not be made.")]
-    in_use: Annotated[int, Field(ge=0, description="vGPUs that a VM holds.")]
+    desired: Annotated[Counter, Field(description="vGPUs that the map asks for.")]
+    ready: Annotated[Counter, Field(description="vGPUs that exist and were verified in this boot.")]
+    failed: Annotated[Counter, Field(description="vGPUs that could not be made.")]
+    in_use: Annotated[Counter, Field(description="vGPUs that a VM holds.")]
 
 
 class ProfileCounts(VGPUTotals):
@@ -126,7 +126,7 @@ class ProfileMapStatus(Model):
     """What has become of it; written by the profile-map controller."""
 
     observed_generation: Annotated[
-        int | None, Field(ge=0, description="The metadata.generation that this status was computed from.")
+        Generation | None, Field(description="The metadata.generation that this status was computed from.")
     ] = None
     conditions: Conditions = ()
     totals: Annotated[VGPUTotals | None, Field(description="vGPUs of all profiles.")] = None

@@ -8,7 +8,9 @@ from pydantic import ConfigDict, Field, model_validator
 from crds.models.base import (
     ATOMIC_LIST,
     UID,
+    Counter,
     Distinct,
+    Generation,
     KubeObject,
     Model,
     ObjectName,
@@ -183,8 +185,8 @@ class InFlight(Model):
 class PodCounts(Model):
     """Pods that the quota has seen."""
 
-    admitted: Annotated[int, Field(ge=0, description="Pods that were let through.")]
-    queued: Annotated[int, Field(ge=0, description="Pods that wait.")]
+    admitted: Annotated[Counter, Field(description="Pods that were let through.")]
+    queued: Annotated[Counter, Field(description="Pods that wait.")]
 
 
 class QueuedPod(Model):
@@ -198,7 +200,7 @@ class QuotaStatus(Model):
     """What is used of it; written by the quota controller."""
 
     observed_generation: Annotated[
-        int | None, Field(ge=0, description="The metadata.generation that this status was computed from.")
+        Generation | None, Field(description="The metadata.generation that this status was computed from.")
     ] = None
     conditions: Conditions = ()
     used: Annotated[Amounts | None, Field(description="Charges of all marked claims.")] = None
