@@ -108,27 +108,34 @@ class DeviceMover:
         return device
 
     async def _to_former(self, address: str, entry: JournalEntry) -> None:
+        """The former driver and override again. A driver that is neither ours nor the former is somebody's choice."""
         former = entry.former_driver or None
         device = await self._writes.read(address)
-        if device.driver_override != entry.former_override:
-            await _step("clear driver_override", self._writes.override(address, entry.former_override))
-        if device.driver == former:
-            return
-        if device.driver is not None:
-            await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
-        if former is not None:
-            await _step("drivers_probe", self._writes.probe(address))
-            device = await self._writes.read(address)
-            if device.driver is not None and device.driver != former:
+        # An override that the device had beside another driver would keep that driver away from it.
+        during = entry.former_override if entry.former_override == former else None
+        if device.driver in (entry.bound_driver, None) and device.driver != former:
+            if device.driver_override != during:
+                await _step("clear driver_override", self._writes.override(address, during))
+            if device.driver is not None:
                 await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
+            if former is not None:
+                await self._back_to(address, former)
+            device = await self._writes.read(address)
             if device.driver != former:
-                await _step(f"bind to {former}", self._writes.bind(address, former))
+                raise _NotVerifiedError(
+                    f"the kernel reports success, but the device is on {device.driver or 'no driver'} instead of "
+                    f"{former or 'no driver'}"
+                )
+        if device.driver_override != entry.former_override:
+            await _step("restore driver_override", self._writes.override(address, entry.former_override))
+
+    async def _back_to(self, address: str, former: str) -> None:
+        await _step("drivers_probe", self._writes.probe(address))
         device = await self._writes.read(address)
+        if device.driver is not None and device.driver != former:
+            await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
         if device.driver != former:
-            raise _NotVerifiedError(
-                f"the kernel reports success, but the device is on {device.driver or 'no driver'} instead of "
-                f"{former or 'no driver'}"
-            )
+            await _step(f"bind to {former}", self._writes.bind(address, former))
 
     async def _rolled_back(self, address: str, entry: JournalEntry, reason: Reason, why: str) -> Outcome:
         former = entry.former_driver or "no driver"

@@ -1,0 +1,133 @@
+"""What the VFIO binder does on its host: a pure function of orders, host and journal.
+
+No I/O, no clock, no memory: the same input gives the same plan, and the plan after a plan that succeeded is empty. A
+device that is in use, needed by the host, another one than ordered, or in no order and not ours has no action.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from crds.models.node_state import MAX_DEVICES, BoundDevice, DeviceState, NodeStateSpec
+from node_host.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome
+from node_host.journal import JournalState
+from node_host.reasons import Reason
+from node_host.view import HostView
+from vfio_binder.decisions import Decision, decide
+from vfio_binder.group_plan import decide_group
+from vfio_binder.situation import Situation, Want
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_ATTEMPTS: Final[Mapping[str, Outcome]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions by group, changes of the journal alone, and a report for each device that is ordered or ours.
+
+    ``held`` says why nothing at all is ordered here, or None.
+    """
+
+    groups: tuple[GroupPlan, ...] = ()
+    notes: tuple[JournalAction, ...] = ()
+    reports: tuple[BoundDevice, ...] = ()
+    held: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.groups and not self.notes
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """All actions on devices."""
+        return tuple(action for group in self.groups for action in group.actions)
+
+
+def plan(
+    desired: NodeStateSpec | None,
+    view: HostView,
+    journal: JournalState,
+    *,
+    node_uid: str | None,
+    attempts: Mapping[str, Outcome] = _NO_ATTEMPTS,
+    drifting: Mapping[str, str] = _NONE,
+    stuck: Mapping[str, str] = _NONE,
+) -> Plan:
+    """The plan. ``node_uid`` is the UID of the Node that runs here, None when it cannot be read."""
+    held = _held(desired, node_uid)
+    if desired is None:
+        return Plan(held=held)
+    entries = {entry.address: entry for entry in desired.devices}
+    situation = Situation(view, entries, journal, attempts, drifting, stuck)
+    if held is not None:
+        reports = (situation.report(address, DeviceState.PENDING, Reason.HELD, held) for address in sorted(entries))
+        return Plan(reports=tuple(reports), held=held)
+    return _assembled(situation, _decisions(situation))
+
+
+def _held(desired: NodeStateSpec | None, node_uid: str | None) -> str | None:
+    if desired is None:
+        return "there is no NPUNodeState for this node: nothing is changed"
+    if node_uid is None:
+        return "the UID of this node cannot be read: nothing is changed"
+    if desired.node_uid != node_uid:
+        return f"the orders are for the node with UID {desired.node_uid}, this one has {node_uid}: nothing is changed"
+    return None
+
+
+def _decisions(situation: Situation) -> dict[str, Decision]:
+    decisions: dict[str, Decision] = {}
+    known = sorted({*situation.entries, *situation.journal.entries})
+    for address in known:
+        if situation.want(address) is Want.VFIO and address not in decisions:
+            decisions |= decide_group(situation, situation.view.members(address))
+    for address in known:
+        if address not in decisions:
+            decisions[address] = decide(situation, address)
+    return decisions
+
+
+def _assembled(situation: Situation, decisions: Mapping[str, Decision]) -> Plan:
+    view = situation.view
+    by_group: dict[tuple[str, ...], list[Action]] = defaultdict(list)
+    notes = []
+    for address in sorted(decisions):
+        decision = decisions[address]
+        if decision.action is not None:
+            by_group[view.members(address)].append(decision.action)
+        if decision.note is not None:
+            notes.append(decision.note)
+        elif decision.action is None and _is_stale(situation, address):
+            notes.append(Forget(address, "its entry is of another boot or of another device"))
+    ordered = [decisions[address].report for address in sorted(decisions) if address in situation.entries]
+    others = [decisions[address].report for address in sorted(decisions) if address not in situation.entries]
+    reports = [report for report in (*ordered, *others) if report is not None][:MAX_DEVICES]
+    return Plan(
+        groups=tuple(_group(view, members, actions) for members, actions in by_group.items()),
+        notes=tuple(notes),
+        reports=tuple(sorted(reports, key=lambda report: report.address)),
+    )
+
+
+def _is_stale(situation: Situation, address: str) -> bool:
+    """Whether the journal's entry says nothing about the device that is there now."""
+    is_known = address in situation.view.devices or situation.view.is_gone(address)
+    return is_known and address in situation.journal.entries and situation.ours(address) is None
+
+
+def _group(view: HostView, members: tuple[str, ...], actions: list[Action]) -> GroupPlan:
+    """Returns first, then companions, then the devices that they are for."""
+    locks = tuple(sorted({lock for action in actions for lock in view.locks(action.address)}))
+    ordered = sorted(actions, key=lambda action: (_rank(action), action.address))
+    group = view.devices[actions[0].address].iommu_group
+    key = locks[0] if group is None else f"group-{group}"
+    return GroupPlan(key, locks, members, tuple(ordered))
+
+
+def _rank(action: Action) -> int:
+    if not isinstance(action, Bind):
+        return 0
+    return 1 if action.entry.companion_of else 2

@@ -1,0 +1,209 @@
+"""Orders, host and journal side by side, and what can be said of one device from them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from crds.models.modes import Companions, Mode, Passthrough
+from crds.models.node_state import BoundDevice, DesiredDevice, DeviceState, Intent
+from node_host.actions import Outcome
+from node_host.journal import JournalEntry, JournalState
+from node_host.pci import PCIDevice, same_identity
+from node_host.reasons import Reason
+from node_host.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
+from node_host.view import HostView, Obstacle
+
+AUTO: Final = "Auto"
+_TEXT: Final = 1024
+
+
+class Want(Enum):
+    """What the orders say of a device."""
+
+    VFIO = auto()
+    NATIVE = auto()
+    HOLD = auto()
+    RELEASE = auto()
+    NOTHING = auto()
+
+
+class Block(NamedTuple):
+    """Why a device does not get where it should be, as its report says it."""
+
+    state: DeviceState
+    reason: Reason
+    message: str
+
+    def for_group(self, address: str) -> "Block":
+        """The same, said of another device of the group that ``address`` is in the way of."""
+        reason = {Reason.IN_USE: Reason.COMPANION_IN_USE, Reason.VETOED: Reason.COMPANION_VETOED}.get(
+            self.reason, self.reason
+        )
+        if self.message.startswith(address):
+            return Block(self.state, reason, self.message)
+        return Block(self.state, reason, f"{address} of its IOMMU group: {self.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that a plan is made from.
+
+    ``attempts`` are outcomes that are not to be tried again yet, ``drifting`` devices that somebody else moves again
+    and again (with a message), ``stuck`` locks that a write without an end holds (with a message).
+    """
+
+    view: HostView
+    entries: Mapping[str, DesiredDevice]
+    journal: JournalState
+    attempts: Mapping[str, Outcome] = field(default_factory=dict)
+    drifting: Mapping[str, str] = field(default_factory=dict)
+    stuck: Mapping[str, str] = field(default_factory=dict)
+
+    def want(self, address: str) -> Want:
+        """What the orders say."""
+        entry = self.entries.get(address)
+        if entry is None:
+            return Want.NOTHING
+        if entry.intent is Intent.HOLD:
+            return Want.HOLD
+        if entry.intent is Intent.RELEASE:
+            return Want.RELEASE
+        return Want.VFIO if entry.mode is Mode.PASSTHROUGH else Want.NATIVE
+
+    def passthrough(self, address: str) -> Passthrough:
+        """The settings of a passthrough order, with what holds when it has none."""
+        return self.entries[address].passthrough or Passthrough()
+
+    def binds_companions(self, address: str) -> bool:
+        """Whether the order takes the rest of the group along."""
+        return self.passthrough(address).companions is Companions.BIND
+
+    def ours(self, address: str) -> JournalEntry | None:
+        """The journal's entry when it speaks of this boot and of this very device."""
+        entry = self.journal.entries.get(address)
+        if entry is None or entry.boot_id != self.view.boot_id:
+            return None
+        device = self.view.devices.get(address)
+        if device is not None and not same_identity(device.identity, entry.identity):
+            return None
+        return entry
+
+    def is_orphan(self, address: str) -> bool:
+        """Ours for its own sake, and no order speaks of it: held, because absence is not an order."""
+        entry = self.ours(address)
+        return entry is not None and address not in self.entries and not entry.companion_of
+
+    def needers(self, address: str) -> tuple[str, ...]:
+        """Devices of its group that go, or may have gone, to a VM together with it."""
+        entry = self.ours(address)
+        around = {*self.view.members(address), *(entry.companion_of if entry else ())} - {address}
+        return tuple(
+            sorted(
+                other
+                for other in around
+                if self.is_orphan(other)
+                or self.want(other) is Want.VFIO
+                or (self.want(other) is Want.HOLD and self.entries[other].mode is Mode.PASSTHROUGH)
+            )
+        )
+
+    def is_placed(self, address: str) -> bool:
+        """Whether the device is on a VFIO driver that a passthrough order accepts."""
+        driver = self.view.devices[address].driver
+        wanted = self.passthrough(address).driver
+        return is_vfio_driver(driver) and (wanted == AUTO or module_of(wanted) == module_of(driver or ""))
+
+    def module(self, address: str) -> str:
+        """The module whose driver an order wants."""
+        wanted = self.passthrough(address).driver
+        if wanted != AUTO:
+            return module_of(wanted)
+        return self.view.aliases.module_for(self.view.devices[address].modalias) or module_of(VFIO_PCI)
+
+    def identity_block(self, address: str) -> Block | None:
+        """Whether the device is another than the one that the order means."""
+        wanted, device = self.entries[address].identity, self.view.devices[address]
+        if (device.vendor, device.device) != (wanted.vendor, wanted.device):
+            text = f"ordered for {wanted.vendor}:{wanted.device}, but the device is {device.vendor}:{device.device}"
+        elif wanted.serial is not None and device.serial != wanted.serial:
+            text = f"ordered for serial {wanted.serial}, but the device tells {device.serial or 'none'}"
+        else:
+            return None
+        return blocked(Reason.IDENTITY_MISMATCH, text)
+
+    def write_block(self, address: str) -> Block | None:
+        """Why nothing may be written to the device now."""
+        obstacle = self.view.untouchable(address)
+        if obstacle is not None:
+            return _of(obstacle)
+        for lock in self.view.locks(address):
+            if lock in self.stuck:
+                return blocked(Reason.WRITE_STUCK, self.stuck[lock])
+        attempt = self.attempts.get(address)
+        return None if attempt is None else Block(attempt.state, attempt.reason, attempt.message)
+
+    def bind_block(self, address: str) -> Block | None:
+        """Why the device may not be given to a VFIO driver now."""
+        absent = self.view.absence(address)
+        if absent is not None:
+            return _of(absent)
+        device = self.view.devices[address]
+        if device.iommu_group is None and not device.is_bridge:
+            text = "it has no IOMMU group: switch the IOMMU on (firmware, and intel_iommu=on for Intel)"
+            return blocked(Reason.NO_IOMMU, text)
+        fault = self.view.groups.fault(device.iommu_group)
+        if fault is not None:
+            return blocked(Reason.DEVICE_UNREADABLE, f"its IOMMU group cannot be read: {fault}")
+        if not self.journal.writable:
+            return blocked(Reason.JOURNAL_UNREADABLE, f"nothing is changed without a journal: {self.journal.problem}")
+        found = self.write_block(address)
+        if found is not None:
+            return found
+        return blocked(Reason.DRIFT_LOOP, self.drifting[address]) if address in self.drifting else None
+
+    def new_entry(self, address: str, companion_of: tuple[str, ...] = ()) -> JournalEntry:
+        """What to remember of a device before it is bound; what is remembered already stays."""
+        known = self.ours(address)
+        if known is not None:
+            return replace(known, companion_of=companion_of)
+        device = self.view.devices[address]
+        return JournalEntry(
+            former_driver=device.driver or "",
+            bound_driver="",
+            boot_id=self.view.boot_id,
+            identity=device.identity,
+            former_override=device.driver_override,
+            companion_of=companion_of,
+        )
+
+    def report(self, address: str, state: DeviceState, reason: Reason, message: str = "") -> BoundDevice:
+        """The report of a device, with the driver that it had before npufleet changed it."""
+        fields = {"message": message[:_TEXT]} if message else {}
+        known = self.ours(address)
+        if known is not None:
+            return BoundDevice(address=address, state=state, reason=reason, former_driver=known.former_driver, **fields)
+        return BoundDevice(address=address, state=state, reason=reason, **fields)
+
+    def report_block(self, address: str, block: Block) -> BoundDevice:
+        """The report of a device that is not where it should be."""
+        return self.report(address, block.state, block.reason, block.message)
+
+
+def blocked(reason: Reason, message: str) -> Block:
+    """A block of a device that was not touched."""
+    return Block(DeviceState.BLOCKED, reason, message)
+
+
+def returned_already(device: PCIDevice, entry: JournalEntry) -> bool:
+    """Whether nothing that we wrote is left on the device, or somebody else has made something of it since."""
+    override_is_ours = device.driver_override == entry.bound_driver and entry.former_override != entry.bound_driver
+    if device.driver == entry.bound_driver:
+        return False
+    if device.driver is None:
+        return not entry.former_driver and not override_is_ours
+    return not override_is_ours
+
+
+def _of(obstacle: Obstacle) -> Block:
+    return blocked(obstacle.reason, obstacle.message)
