@@ -111,8 +111,8 @@ class HealthServer:
         self._stop = asyncio.Event()
         app = web.Application()
         app.router.add_get("/metrics", self._serve_metrics)
-        app.router.add_get("/healthz", lambda request: self._serve_checks(self._liveness))
-        app.router.add_get("/readyz", lambda request: self._serve_checks(self._readiness))
+        app.router.add_get("/healthz", self._serve_liveness)
+        app.router.add_get("/readyz", self._serve_readiness)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -133,18 +133,25 @@ class HealthServer:
     async def _serve_metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    async def _serve_checks(self, checks: dict[str, Check]) -> web.Response:
-        results: dict[str, dict[str, object]] = {}
-        for name, check in list(checks.items()):
-            try:
-                reason = check()
-            except Exception as error:  # a broken check is a failing one
-                reason = f"the check itself failed: {type(error).__name__}: {error}"
-            results[name] = {"ok": reason is None, "reason": reason or ""}
-        ok = all(result["ok"] for result in results.values())
-        return web.json_response({"ok": ok, "checks": results}, status=200 if ok else 503)
+    async def _serve_liveness(self, request: web.Request) -> web.Response:
+        return _verdict(self._liveness)
+
+    async def _serve_readiness(self, request: web.Request) -> web.Response:
+        return _verdict(self._readiness)
 
     def _main_loop_turns(self) -> str | None:
         assert self._beat is not None
         age = self._beat.age()
         return f"the main loop has not turned for {age:.0f} s" if age > self._hangs_after else None
+
+
+def _verdict(checks: dict[str, Check]) -> web.Response:
+    results: dict[str, dict[str, object]] = {}
+    for name, check in list(checks.items()):
+        try:
+            reason = check()
+        except Exception as error:  # a broken check is a failing one
+            reason = f"the check itself failed: {type(error).__name__}: {error}"
+        results[name] = {"ok": reason is None, "reason": reason or ""}
+    ok = all(result["ok"] for result in results.values())
+    return web.json_response({"ok": ok, "checks": results}, status=200 if ok else 503)

@@ -61,8 +61,7 @@ class JSONFormatter(logging.Formatter):
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         # Redacted before encoding: afterwards the newlines of a key would be escapes that no pattern expects.
-        clean = {key: redact(value) if isinstance(value, str) else value for key, value in line.items()}
-        return json.dumps(clean, default=lambda value: redact(str(value)), ensure_ascii=False)
+        return json.dumps(_clean(line), ensure_ascii=False)
 
 
 class TextFormatter(logging.Formatter):
@@ -86,6 +85,17 @@ def setup(component: str, *, log_format: str = "json", level: str = "info", stre
     # kopf tells of each handler call; what our own reconcile logs says more.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, root.level))
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+
+
+def _clean(value: object) -> object:
+    """`value` as JSON can hold it, redacted at every depth."""
+    if isinstance(value, Mapping):
+        return {redact(str(key)): _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_clean(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return redact(str(value))
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
