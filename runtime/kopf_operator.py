@@ -95,43 +95,64 @@ async def run_kopf(
 
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    kopf_stop = threading.Event()
-    failure: list[BaseException] = []
-    beats: list[LoopBeat] = []
+    inside = _Inside()
 
     async def operate() -> None:
-        beats.append(LoopBeat(asyncio.get_running_loop()))
-        await kopf.operator(
-            registry=registry,
-            settings=settings or read_only_settings(),
-            standalone=True,
-            clusterwide=True,
-            stop_flag=kopf_stop,
-        )
-
-    def work() -> None:
+        # An event of kopf's own loop: for a threading.Event kopf parks a thread that nobody can end any more when
+        # kopf fails, and the closing of its loop would wait for it for ever.
+        inside.enter()
         try:
-            asyncio.run(operate())
+            await kopf.operator(
+                registry=registry,
+                settings=settings or read_only_settings(),
+                standalone=True,
+                clusterwide=True,
+                stop_flag=inside.stop,
+            )
         except BaseException as error:  # whatever it is, the main loop must learn of it
-            failure.append(error)
+            inside.failure = error
         finally:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(ended.set)
 
-    thread = threading.Thread(target=work, name="kopf", daemon=True)
-    thread.start()
+    threading.Thread(target=lambda: asyncio.run(operate()), name="kopf", daemon=True).start()
     try:
-        await _watch_over(stop, ended, beats)
+        await _watch_over(stop, ended, inside)
     finally:
-        kopf_stop.set()
+        inside.ask_to_stop()
     if ended.is_set() and not stop.is_set():
-        cause = failure[0] if failure else None
+        cause = inside.failure
         raise KopfEnded(f"kopf ended by itself: {cause or 'without an error'}") from cause
     try:
         async with asyncio.timeout(_STOP_SECONDS):
             await ended.wait()
     except TimeoutError:
         log.warning("kopf did not stop within %g s; the process ends without it", _STOP_SECONDS)
+
+
+class _Inside:
+    """What the main loop needs of kopf's."""
+
+    def __init__(self) -> None:
+        self.failure: BaseException | None = None
+        self.beat: LoopBeat | None = None
+        self.stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked = False
+
+    def enter(self) -> None:
+        """Call it first thing in kopf's loop."""
+        self._loop = asyncio.get_running_loop()
+        self.beat = LoopBeat(self._loop)
+        self.stop = asyncio.Event()
+        if self._asked:
+            self.stop.set()
+
+    def ask_to_stop(self) -> None:
+        self._asked = True  # before the look at the loop: whoever comes second sees what the first one did
+        if self._loop is not None and self.stop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self.stop.set)
 
 
 async def _all_synced(feeds: Sequence[KopfFeed[Any]], stop: asyncio.Event) -> bool:
@@ -149,13 +170,13 @@ async def _all_synced(feeds: Sequence[KopfFeed[Any]], stop: asyncio.Event) -> bo
             future.cancel()
 
 
-async def _watch_over(stop: asyncio.Event, ended: asyncio.Event, beats: list[LoopBeat]) -> None:
+async def _watch_over(stop: asyncio.Event, ended: asyncio.Event, inside: _Inside) -> None:
     """Returns when `stop` or `ended` is set; raises KopfEnded when kopf's loop does not turn any more."""
     while not (stop.is_set() or ended.is_set()):
-        for beat in beats:
-            beat.poke()
-            if beat.age() > _HANGS_AFTER_SECONDS:
-                raise KopfEnded(f"kopf's event loop has not turned for {beat.age():.0f} s")
+        if inside.beat is not None:
+            inside.beat.poke()
+            if inside.beat.age() > _HANGS_AFTER_SECONDS:
+                raise KopfEnded(f"kopf's event loop has not turned for {inside.beat.age():.0f} s")
         waits = [asyncio.ensure_future(event.wait()) for event in (stop, ended)]
         await asyncio.wait(waits, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:

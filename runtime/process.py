@@ -110,8 +110,9 @@ async def _run(
         stopped = asyncio.ensure_future(process.stop.wait())
         await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not work.done():
+        if process.stop.is_set():
             log.info("Stopping: %s", process.failure or "asked to")
+        if not work.done():
             await asyncio.wait({work}, timeout=shutdown_seconds)
         last_resort.start()
         if not work.done():
