@@ -1,24 +1,15 @@
 """What a simulated node consists of: hardware, kernel modules, processes.
 
-A description is a YAML document checked by these models; an error names the field. It describes the machine, not its
-state: which driver holds a device follows from the kernel's rules at boot.
+These models are the schema of a description. It describes the machine, not its state: which driver holds a device
+follows from the kernel's rules at boot.
 """
 
 import ipaddress
-import re
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
-
-_HERE = Path(__file__).parent
-DESCRIPTIONS = _HERE / "descriptions"
-KNOWN_DRIVERS = _HERE / "known_drivers.yaml"
-
-T = TypeVar("T", bound=BaseModel)
 
 Address = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]$")]
 Parent = Annotated[str, Field(pattern=r"^(pci[0-9a-f]{4}:[0-9a-f]{2}|[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7])$")]
@@ -44,7 +35,7 @@ Gateway = Annotated[str, AfterValidator(_is_address)]
 
 
 class DescriptionError(ValueError):
-    """A description that is not one; the message names file, field and fault, one a line."""
+    """A description that is not one; the message names source, field and fault, one a line."""
 
 
 class Described(BaseModel):
@@ -176,6 +167,7 @@ class NodeTemplate(Described):
     first: Annotated[int, Field(ge=0)] = 0
     major: Annotated[int, Field(ge=1)]
     sysfs_class: Name | None = None
+    index_attribute: Name | None = None
 
 
 class Driver(Described):
@@ -213,7 +205,7 @@ class Process(Described):
 
     pid: Annotated[int, Field(ge=2)]
     comm: Annotated[str, Field(min_length=1, max_length=15)]
-    cgroup: HostPath = Annotated[str, Field(pattern=r"^/[\x20-\x7e]*$")]
+    cgroup: HostPath = "/system.slice"
     opens: tuple[HostPath, ...] = ()
 
 
@@ -246,6 +238,7 @@ class HostDescription(Described):
     virtual_interfaces: tuple[Interface, ...] = ()
     volumes: tuple[Volume, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    swaps: tuple[Name, ...] = ()
     processes: tuple[Process, ...] = ()
     labels: dict[str, str] = Field(default_factory=dict)
 
@@ -273,9 +266,13 @@ class HostDescription(Described):
             for slave in volume.slaves:
                 if slave not in block:
                     raise ValueError(f"volumes: {volume.name}: slave {slave} is no disk or partition of this node")
-        for mount in self.mounts:
-            if mount.source not in {*block, *(volume.name for volume in self.volumes)}:
-                raise ValueError(f"mounts: {mount.point}: source {mount.source} is no block device of this node")
+        block += [volume.name for volume in self.volumes]
+        for where, source in [
+            *((f"mounts: {m.point}", m.source) for m in self.mounts),
+            *(("swaps", s) for s in self.swaps),
+        ]:
+            if source not in block:
+                raise ValueError(f"{where}: {source} is no block device of this node")
         return self
 
 
@@ -288,60 +285,3 @@ def _unique(what: str, values: list[str]) -> None:
     twice = sorted({value for value in values if values.count(value) > 1})
     if twice:
         raise ValueError(f"{what}: {', '.join(twice)} stands twice")
-
-
-def parse_description(text: str, *, source: str = "description") -> HostDescription:
-    """A description from YAML; DescriptionError names each wrong field."""
-    return _checked(HostDescription, _yaml(text, source), source)
-
-
-def load_description(name_or_path: str | Path) -> HostDescription:
-    """A shipped description by name ("node-atom"), or any by file."""
-    path = Path(name_or_path)
-    if isinstance(name_or_path, str) and re.fullmatch(r"[a-z0-9-]+", name_or_path):
-        path = DESCRIPTIONS / f"{name_or_path}.yaml"
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        shipped = ", ".join(shipped_descriptions())
-        raise DescriptionError(f"{name_or_path}: no such description; shipped are {shipped}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DescriptionError(f"{path}: {error}") from error
-    return parse_description(text, source=str(path))
-
-
-def shipped_descriptions() -> list[str]:
-    return sorted(path.stem for path in DESCRIPTIONS.glob("*.yaml"))
-
-
-def parse_device(fields: dict[str, Any]) -> Device:
-    """One device in the form of a description, for hot-plugging it."""
-    return _checked(Device, fields, "device")
-
-
-def known_drivers() -> KnownDrivers:
-    return _checked(KnownDrivers, _yaml(KNOWN_DRIVERS.read_text("utf-8"), KNOWN_DRIVERS.name), KNOWN_DRIVERS.name)
-
-
-def _yaml(text: str, source: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise DescriptionError(f"{source}: not YAML: {error}") from error
-
-
-def _checked(model: type[T], value: Any, source: str) -> T:
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        faults = "\n".join(
-            f"{source}: {'.'.join(str(part) for part in fault['loc']) or 'document'}: "
-            f"{fault['msg']}{_hint(fault['input'])}"
-            for fault in error.errors()
-        )
-        raise DescriptionError(faults) from None
-
-
-def _hint(given: Any) -> str:
-    """Addresses and ids look like numbers to YAML."""
-    return f" (write it in quotes, YAML reads {given})" if isinstance(given, int | float) else ""

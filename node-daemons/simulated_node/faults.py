@@ -4,6 +4,7 @@ Each fault names operations by pattern (fnmatch): a write by its path as the wri
 ("/sys/bus/pci/drivers/*/bind"), a module load as "module:vfio_pci", a probe as "probe:vfio-pci:0000:23:00.0".
 """
 
+import errno as errnos
 import threading
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,7 +46,9 @@ class Faults:
         self._blocks: list[Block] = []
 
     def fail_next(self, pattern: str, errno: str, times: int = 1) -> None:
-        """The next matching operations fail with this errno and do nothing."""
+        """The next matching operations fail with this errno and do nothing. ValueError for an unknown errno."""
+        if errno != "EPROBE_DEFER" and not hasattr(errnos, errno):
+            raise ValueError(f"no errno is called {errno!r}")
         with self._changed:
             self._faults.append(_Fault(pattern, errno, times))
 

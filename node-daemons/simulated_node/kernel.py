@@ -5,6 +5,7 @@ everything else goes on. After each change the files follow before the order ret
 """
 
 import errno as errnos
+import fcntl
 import itertools
 import os
 import shutil
@@ -13,10 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 from node_host.host.protocol import Host
 from simulated_node.description import Device, HostDescription
+from simulated_node.description_files import known_drivers
 from simulated_node.faults import Block, Faults
 from simulated_node.in_process import InProcessHost
 from simulated_node.model import handles, hotplug, modules
@@ -79,6 +81,7 @@ class SimulatedKernel:
         private = self.root / PRIVATE
         _refuse_foreign_root(self.root, private)
         private.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(private / "lock")
         self._boots = private / "boots"
         self._changed = threading.Condition(threading.RLock())
         self._operations = itertools.count(1)
@@ -86,6 +89,7 @@ class SimulatedKernel:
         self._sleeping: list[str] = []
         self._generation = 0
         self._closed = False
+        self._known = known_drivers()
         self._faults = Faults(self._changed)
         self._log = WriteLog(private / "writes.jsonl")
         for directory in (*KERNEL_DIRECTORIES, "/run"):
@@ -111,6 +115,7 @@ class SimulatedKernel:
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._sleeping)
             self._log.close()
+            self._lock.close()
 
     def host(self) -> Host:
         """The host port of this kernel, for daemons in the same process."""
@@ -223,7 +228,7 @@ class SimulatedKernel:
         staged = self._boots.with_name("boots.next")
         staged.write_text(str(boots), "ascii")
         staged.rename(self._boots)
-        machine = boot(self.description, boots=boots)
+        machine = boot(self.description, self._known, boots=boots)
         machine.probe_fault = self._probe_fault
         return machine
 
@@ -238,7 +243,8 @@ class SimulatedKernel:
             result = "ok"
         except KernelError as error:
             result, rule_id = error.errno, error.rule.id
-            raise OSError(error.number, str(error), path) from None
+            # A kernel gives a number and no words; which rule it was is in the log.
+            raise OSError(error.number, os.strerror(error.number), path) from None
         except OSError as error:
             result = errnos.errorcode.get(error.errno or 0, "EIO")
             raise
@@ -280,7 +286,7 @@ class SimulatedKernel:
     def _fault(self, *names: str) -> bool:
         struck, errno = self._faults.hit(*names)
         if errno is not None:
-            raise OSError(getattr(errnos, errno), f"{os.strerror(getattr(errnos, errno))} (ordered fault)", names[0])
+            raise OSError(getattr(errnos, errno), os.strerror(getattr(errnos, errno)), names[0])
         return struck
 
     def _hold(self, *names: str) -> None:
@@ -347,6 +353,17 @@ class SimulatedKernel:
             for subscription in self._subscriptions:
                 subscription.put(event)
         return changed
+
+
+def _lock(path: Path) -> BinaryIO:
+    """Hold the root for one kernel at a time; the lock goes with the process, however it ends."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(f"another simulated kernel runs below {path.parent.parent}") from None
+    return file
 
 
 def _refuse_foreign_root(root: Path, private: Path) -> None:

@@ -174,7 +174,7 @@ def release(machine: Machine, device: Device) -> None:
     """The driver leaves; nothing else takes the device by itself."""
     for node in device.nodes:
         if node.sysfs_class is not None:
-            machine.events.append(class_event("remove", device, node.sysfs_class, node.sysfs_name or node.name))
+            machine.events.append(class_event("remove", device, node.sysfs_class, node.base))
     if vfio.is_on_vfio(machine, device):
         vfio.detach(device)
     elif nodes.orphan_handles(machine, device):
@@ -254,7 +254,7 @@ def probe(machine: Machine, device: Device, driver: Driver) -> None:
     machine.deferred.discard(device.address)
     for node in device.nodes:
         if node.sysfs_class is not None:
-            machine.events.append(class_event("add", device, node.sysfs_class, node.sysfs_name or node.name))
+            machine.events.append(class_event("add", device, node.sysfs_class, node.base))
     machine.events.append(device_event("bind", device))
     BOUND.fires()
 

@@ -2,7 +2,7 @@
 
 import uuid
 
-from simulated_node.description import HostDescription, ModuleState, known_drivers
+from simulated_node.description import HostDescription, KnownDrivers, ModuleState
 from simulated_node.model.handles import open_node
 from simulated_node.model.hotplug import appear
 from simulated_node.model.modules import insert, load_module, wanted_by_hardware
@@ -31,11 +31,10 @@ _NAMESPACE = uuid.UUID("6a1d0c4e-3a55-5c0e-9b1f-7a0d3f6f2c11")
 _BOOT = 0
 
 
-def boot(description: HostDescription, *, boots: int) -> Machine:
+def boot(description: HostDescription, known: KnownDrivers, *, boots: int) -> Machine:
     """The machine after its ``boots``-th start, 1 for the first. Same description, same count: same machine."""
     machine = Machine(description, str(uuid.uuid5(_NAMESPACE, f"{description.name}/{boots}")))
     NEW_BOOT_ID.fires()
-    known = known_drivers()
     machine.modules = {module.name: Module(module) for module in (*known.modules, *description.modules)}
     machine.available_drivers = {driver.name: driver for driver in (*known.drivers, *description.drivers)}
     waiting = {device.address: device for device in description.devices}

@@ -22,7 +22,7 @@ def make_nodes(machine: Machine, driver: Driver) -> list[Node]:
         )
         LOWEST_FREE.fires()
         name = template.name.format(index=index)
-        made.append(Node(name, f"{template.major}:{index}", template.sysfs_class, name.rpartition("/")[2]))
+        made.append(Node(name, f"{template.major}:{index}", template.sysfs_class, template.index_attribute))
     return made
 
 

@@ -24,14 +24,24 @@ from simulated_node.description import (
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A character device: its name below /dev, its number, and its class device below the PCI function (None: it has
-    none).
+    """A character device: its name below /dev and its number.
+
+    ``sysfs_class`` is the class of its class device, None without one; ``index_attribute`` the attribute of the PCI
+    function that tells its index.
     """
 
     name: str
     number: str
     sysfs_class: str | None = None
-    sysfs_name: str | None = None
+    index_attribute: str | None = None
+
+    @property
+    def base(self) -> str:
+        return self.name.rpartition("/")[2]
+
+    @property
+    def minor(self) -> str:
+        return self.number.partition(":")[2]
 
 
 @dataclass(slots=True)

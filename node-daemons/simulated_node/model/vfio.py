@@ -71,7 +71,7 @@ def attach(machine: Machine, device: Device) -> None:
     DEVICE_NODE.fires()
     if machine.description.kernel.vfio_nodes is VfioNodes.GROUP_AND_CDEV:
         name = f"vfio{device.vfio_index}"
-        device.nodes = [Node(f"vfio/devices/{name}", f"{_CDEV_MAJOR}:{device.vfio_index}", "vfio-dev", name)]
+        device.nodes = [Node(f"vfio/devices/{name}", f"{_CDEV_MAJOR}:{device.vfio_index}", "vfio-dev")]
 
 
 def detach(device: Device) -> None:

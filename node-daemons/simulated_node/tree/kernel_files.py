@@ -62,7 +62,6 @@ def _aliases(machine: Machine) -> str:
     return "\n".join(lines)
 
 
-def _render_listing(out: TreeBuilder, path: str, address: str, node: str) -> None:
+def _render_listing(out: TreeBuilder, path: str, address: str, minor: str) -> None:
     """A driver's own list of its devices in /proc, as nvidia's: it has no class device that names the node."""
-    minor = "".join(character for character in node if character.isdigit())
     out.file(f"{path}/information", f"Bus Location: \t {address}\nDevice Minor: \t {minor}")

@@ -81,9 +81,11 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
         out.directory(f"{here}/vfio-dev/vfio{device.vfio_index}")
     for node in device.nodes:
         if node.sysfs_class is not None:
-            own = f"{here}/{node.sysfs_class}/{node.sysfs_name}"
+            own = f"{here}/{node.sysfs_class}/{node.base}"
             _class_device(out, own, node.sysfs_class, node.name, node.number)
             out.link(f"{own}/device", here)
+        if node.index_attribute is not None:
+            out.file(f"{here}/{node.index_attribute}", node.minor)
 
 
 def _class_device(out: TreeBuilder, path: str, sysfs_class: str, node: str, number: str) -> None:

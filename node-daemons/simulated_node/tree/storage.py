@@ -51,6 +51,8 @@ def _render_block(
     name = here.rpartition("/")[2]
     major, minor = number.split(":")
     out.file(f"{here}/dev", number)
+    out.file(f"{here}/size", "1000215216")
+    out.file(f"/dev/{name}", b"", 0o660)
     kind = "disk" if whole else "partition"
     out.file(f"{here}/uevent", f"MAJOR={major}\nMINOR={minor}\nDEVNAME={name}\nDEVTYPE={kind}", READ_WRITE)
     out.directory(f"{here}/holders")
@@ -82,4 +84,9 @@ def _render_mounts(out: TreeBuilder, machine: Machine, numbers: dict[str, str]) 
     )
     short = (f"{source} {point} {kind} rw,relatime 0 0" for _, point, kind, source in mounts)
     out.file("/proc/1/mounts", "\n".join(short))
-    out.file("/proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority")
+    swaps = [
+        f"/dev/{labels.get(name, name)}\tpartition\t8388604\t0\t-2"
+        for name in machine.description.swaps
+        if name in numbers
+    ]
+    out.file("/proc/swaps", "\n".join(["Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority", *swaps]))

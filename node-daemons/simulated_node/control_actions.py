@@ -1,0 +1,84 @@
+"""What a test or the demo may do to a simulated machine from outside, by name: the ``control`` requests of its
+server.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from simulated_node import wire
+from simulated_node.description import DescriptionError
+from simulated_node.description_files import parse_device
+from simulated_node.faults import Block
+from simulated_node.kernel import SimulatedKernel
+
+
+class ControlActions:
+    """Runs requests against a kernel. ``on_reboot`` is called with each new boot id."""
+
+    def __init__(self, kernel: SimulatedKernel) -> None:
+        self._kernel = kernel
+        self._blocks: dict[int, Block] = {}
+        self._next_block = itertools.count(1)
+        self.on_reboot: Callable[[str], None] = lambda _boot_id: None
+
+    def act(self, message: dict[str, Any]) -> Any:
+        """The answer's value; OSError from the kernel, WireError for what is no request."""
+        kernel = self._kernel
+        match message.get("action"):
+            case "open_device":
+                return kernel.open_device(
+                    wire.text(message, "node"),
+                    pid=wire.number(message, "pid", 4242),
+                    comm=wire.text({"comm": "qemu-kvm", **message}, "comm"),
+                    cgroup=wire.text({"cgroup": "/machine.slice", **message}, "cgroup"),
+                )
+            case "close_device":
+                pid = message.get("pid")
+                kernel.close_device(
+                    wire.text(message, "node"), pid=None if pid is None else wire.number(message, "pid", 0)
+                )
+            case "hot_remove":
+                kernel.hot_remove(wire.text(message, "address"))
+            case "hot_add":
+                try:
+                    kernel.hot_add(parse_device(message.get("device") or {}))
+                except DescriptionError as error:
+                    raise wire.WireError(str(error)) from None
+            case "reboot":
+                self._blocks.clear()
+                boot_id = kernel.reboot()
+                self.on_reboot(boot_id)
+                return boot_id
+            case "boot_id":
+                return kernel.boot_id
+            case "sleeping":
+                return kernel.sleeping
+            case "fail_next":
+                try:
+                    kernel.fail_next(
+                        wire.text(message, "pattern"), wire.text(message, "errno"), wire.number(message, "times", 1)
+                    )
+                except ValueError as error:
+                    raise wire.WireError(f"errno: {error}") from None
+            case "swallow_next":
+                kernel.swallow_next(wire.text(message, "pattern"), wire.number(message, "times", 1))
+            case "lose_events":
+                kernel.lose_events()
+            case "block":
+                number = next(self._next_block)
+                self._blocks[number] = kernel.block(wire.text(message, "pattern"))
+                return number
+            case "release":
+                self._block(message).release()
+            case "blocked":
+                return self._block(message).waiting
+            case other:
+                raise wire.WireError(f"action: unknown {other!r}")
+        return None
+
+    def _block(self, message: dict[str, Any]) -> Block:
+        number = wire.number(message, "block", 0)
+        if number not in self._blocks:
+            raise wire.WireError(f"block: there is no {number}")
+        return self._blocks[number]

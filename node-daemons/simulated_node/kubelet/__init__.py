@@ -1,0 +1,1 @@
+"""A kubelet that runs nothing: what the control plane must see of a live node, and no container."""

@@ -1,0 +1,42 @@
+"""What goes over the simulated kernel's socket: one JSON object a line, in both directions.
+
+Requests: ``{"op": "write", "path", "data"}`` (data as Latin-1), ``{"op": "load_module", "name"}``, ``{"op":
+"subscribe"}``, ``{"op": "control", "action", …}``. Answers: ``{"ok": true, "value"?}`` or ``{"errno", "message"}``;
+after ``subscribe`` one object an event, ``{"errno"}`` at the end. A connection carries one request.
+"""
+
+import json
+from typing import Any
+
+
+class WireError(ValueError):
+    """A request that is none; it is answered with EPROTO."""
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise WireError(f"not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise WireError("not a JSON object")
+    return message
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def text(message: dict[str, Any], field: str) -> str:
+    """A string field of a request."""
+    value = message.get(field)
+    if not isinstance(value, str):
+        raise WireError(f"{field}: a string is needed, not {value!r}")
+    return value
+
+
+def number(message: dict[str, Any], field: str, default: int) -> int:
+    value = message.get(field, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise WireError(f"{field}: an integer is needed, not {value!r}")
+    return value
