@@ -72,7 +72,9 @@ Conditions = Annotated[
 
 def truncate_message(text: str, limit: int = MESSAGE_LIMIT) -> str:
     """The text, cut to ``limit`` characters with a mark that says so."""
-    return text if len(text) <= limit else text[: limit - len(_CUT_MARK)] + _CUT_MARK
+    if len(text) <= limit:
+        return text
+    return text[: limit - len(_CUT_MARK)] + _CUT_MARK if limit > len(_CUT_MARK) else text[:limit]
 
 
 def condition(

@@ -1,0 +1,75 @@
+"""The manifests and the reference in the repository are those that the models give."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from crds.generator.__main__ import generated, main, stale
+from crds.generator.manifests import manifests
+from crds.models.condition_reference import CONDITIONS
+from crds.models.kinds import KINDS
+from crds.models.node_policy import PolicyConditionType, PolicyReason
+from crds.yaml_documents import read_documents
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for folder in ("crds/manifests", "docs/reference/api"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def test_the_repository_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_changed_a_missing_and_a_left_over_file_are_named_and_nothing_is_written(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = copy / "crds/manifests/vnpuquotas.yaml"
+    changed.write_text(changed.read_text() + "\n")
+    (copy / "docs/reference/api/npunodepolicy.md").unlink()
+    (copy / "crds/manifests/old.yaml").write_text("")
+    assert main(["--check", "--root", str(copy)]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[:3] == [
+        "crds/manifests/old.yaml: not generated any more",
+        "crds/manifests/vnpuquotas.yaml: stale",
+        "docs/reference/api/npunodepolicy.md: missing",
+    ]
+    assert "python -m crds.generator" in told[3]
+    assert not (copy / "docs/reference/api/npunodepolicy.md").exists()
+
+
+def test_generating_mends_every_fault_and_leaves_other_files_alone(copy: Path) -> None:
+    (copy / "crds/manifests/npunodestates.yaml").unlink()
+    (copy / "crds/manifests/old.yaml").write_text("")
+    current = copy / "crds/manifests/vnpuquotas.yaml"
+    before = current.stat().st_mtime_ns
+    assert main(["--root", str(copy)]) == 0
+    assert stale(generated(copy)) == []
+    assert current.stat().st_mtime_ns == before
+
+
+def test_manifests_read_the_same_to_kubectl_as_to_a_yaml_1_1_reader() -> None:
+    for name, text in manifests().items():
+        assert read_documents(text, name)[0].content == yaml.safe_load(text)
+
+
+def test_the_kustomization_lists_every_manifest() -> None:
+    files = manifests()
+    listed = yaml.safe_load(files["kustomization.yaml"])["resources"]
+    assert sorted(listed) == sorted(set(files) - {"kustomization.yaml"})
+    assert len(listed) == len(KINDS)
+
+
+def test_every_reason_and_condition_of_a_policy_is_in_the_reference() -> None:
+    documented = CONDITIONS["NPUNodePolicy"]
+    assert {condition.type for condition in documented} == {str(type) for type in PolicyConditionType}
+    assert {reason.reason for condition in documented for reason in condition.reasons} == {
+        str(reason) for reason in PolicyReason
+    }
