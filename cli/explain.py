@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from cli.main import CommandError, ExitCode
 from crds.effective import Effective, effective_spec
 from crds.generator.fields import FieldDoc, field_docs
-from crds.models.base import API_VERSION, GROUP, field_path
+from crds.models.base import API_VERSION, GROUP, faults_of
 from crds.models.condition_reference import CONDITIONS
 from crds.models.kinds import BY_NAME, KINDS, Kind
 from crds.near_matches import did_you_mean
@@ -203,18 +203,16 @@ def explain_object(document: Document) -> list[str]:
     try:
         model = kind.model.strict(obj)
     except ValidationError as error:
-        raise ValueError("\n".join(_fault(kind, fault["loc"], fault["msg"]) for fault in error.errors())) from None
+        raise ValueError("\n".join(_fault(kind, path, message) for path, message in faults_of(error))) from None
     metadata = {key: obj["metadata"][key] for key in ("name", "namespace") if key in obj["metadata"]}
     head = {"apiVersion": api_version, "kind": kind_name, "metadata": metadata}
     return [*_lines(_given(head), 0), "spec:", *_lines(effective_spec(model), 1)]
 
 
-def _fault(kind: Kind, location: tuple[int | str, ...], message: str) -> str:
-    path = field_path(location)
+def _fault(kind: Kind, path: str, message: str) -> str:
     hint = ""
-    if message.startswith("Extra inputs") and location:
-        siblings = _siblings(kind, path)
-        message, hint = "unknown field", did_you_mean(str(location[-1]), siblings)
+    if message.startswith("Extra inputs"):
+        message, hint = "unknown field", did_you_mean(path.rpartition(".")[2], _siblings(kind, path))
     return f"{path or kind.name}: {message}{hint}"
 
 

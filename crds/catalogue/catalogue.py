@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import ValidationError
 
 from crds.catalogue.product import Product, Vendor, VendorFile
-from crds.models.base import field_path
+from crds.models.base import faults_of
 from crds.near_matches import did_you_mean
 from crds.yaml_documents import YAMLError, read_documents
 
@@ -70,7 +70,7 @@ def _vendor_file(name: str, text: str) -> tuple[VendorFile | None, list[str]]:
     try:
         return VendorFile.model_validate(documents[0].content), []
     except ValidationError as error:
-        return None, [f"{name}: {field_path(fault['loc']) or '(top)'}: {fault['msg']}" for fault in error.errors()]
+        return None, [f"{name}: {path or '(top)'}: {fault}" for path, fault in faults_of(error)]
 
 
 def _twins(vendors: Mapping[str, VendorFile]) -> Iterator[str]:

@@ -166,8 +166,15 @@ def _line(text: str, *path: str | int) -> InitErrorDetails:
     return InitErrorDetails(type=PydanticCustomError(_FAULT_TYPE, "{text}", {"text": text}), loc=path, input=None)
 
 
+def faults_of(error: ValidationError) -> list[tuple[str, str]]:
+    """What a model found wrong, for people: (path as the API server writes it, message), one entry per fault."""
+    return [
+        (field_path(found["loc"]), found["msg"].removeprefix("Value error, ")) for found in _own_faults(error.errors())
+    ]
+
+
 def _own_faults(found: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Without lists that are too short only because faulty items do not count."""
+    """Without lists that pydantic calls too short only because it does not count faulty items."""
     places = [error["loc"] for error in found]
     for error in found:
         here = error["loc"]

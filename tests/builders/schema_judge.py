@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import cel
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 
 Schema = dict[str, Any]
 

@@ -56,7 +56,7 @@ def test_what_is_written_reads_as_the_same_amount() -> None:
 
 
 def _in_units(number: int, power: int) -> int:
-    return number * 1024**power
+    return int(number * 1024**power)
 
 
 def test_every_text_that_the_schema_takes_is_an_amount_and_no_amount_is_negative() -> None:

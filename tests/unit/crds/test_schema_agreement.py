@@ -21,7 +21,7 @@ JUDGES = {name: Judge(schema) for name, schema in SCHEMAS.items()}
 
 # Strings by a word of their pattern that no other pattern has: what fits, the longest included, and what nearly fits.
 NEARLY = ["", " ", "a b", "A", "-", "a-", "a\n", "ä", "x" * 400, "0x1eff", "1EFF", "..", "a/b/c", "100%", "0%", "٣"]
-FITTING = {
+FITTING: dict[str, list[Any]] = {
     r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01]": ["0000:23:00.0", "0000:a3:1f.7", "10000000:00:00.0"],
     r"^[0-9a-f]{4}:[0-9a-f]{4}$": ["0200:0100", "ffff:0000"],
     r"^[0-9a-f]{4}([0-9a-f]{2})?$": ["1200", "120000"],
@@ -52,7 +52,7 @@ def fitting(pattern: str) -> list[Any]:
 
 def test_every_pattern_has_strings_that_fit_and_strings_that_nearly_do() -> None:
     patterns = {
-        (node["pattern"], node.get("maxLength"))
+        (node["pattern"], int(node["maxLength"]))
         for schema in SCHEMAS.values()
         for _, node in walk(schema)
         if "pattern" in node
@@ -210,7 +210,8 @@ def test_the_models_take_what_the_schemas_take_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
 def test_an_object_that_is_none_is_refused_in_one_message_per_fault(name: str) -> None:
-    for nonsense in ([], "x", 1, {}, {"spec": []}):
+    nonsenses: list[Any] = [[], "x", 1, {}, {"spec": []}]
+    for nonsense in nonsenses:
         with pytest.raises(ValidationError) as caught:
             BY_NAME[name].model.strict(nonsense)
         assert caught.value.errors()
