@@ -19,7 +19,6 @@ from controllers.node_policy.plan.orders import (
     address_key,
     orders_of,
     shape_of,
-    shape_of_rule,
 )
 from controllers.node_policy.plan.view import (
     BlockerReason,
@@ -190,9 +189,8 @@ def _kept_without_device(order: Order, node: NodeView, policies: Mapping[str, Po
         return None
     if not policy.spec.node_selector.matches(node.labels):
         return None
-    for rule in policy.spec.devices:
+    for rule, shape in zip(policy.spec.devices, policy.shapes, strict=True):
         if rule.name == order.rule and may_match(rule.match, order.address, order.identity):
-            shape = shape_of_rule(policy.spec, rule)
             if shape.mode is Mode.UNMANAGED:
                 return None
             return Order(

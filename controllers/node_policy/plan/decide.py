@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controllers.node_policy.plan.match import matches, of_kind
-from controllers.node_policy.plan.orders import Order, Shape, address_key, shape_of_rule
+from controllers.node_policy.plan.orders import Order, Shape, address_key
 from controllers.node_policy.plan.view import BlockerReason, DeviceReportView, DeviceView, NodeView, PolicyView
 from crds.models.node_policy import DeviceRule, NodePolicySpec, OnRelease
 from crds.models.node_state import DeviceState, Intent
@@ -127,11 +127,10 @@ class _Walk:
         chosen: dict[str, Decision] = {}
         counts = dict(kept)
         free = [device for device in self.devices if self._free(device.address, policy.name)]
-        for rule in spec.devices:
+        for rule, shape in zip(spec.devices, policy.shapes, strict=True):
             candidates = [d for d in free if d.address not in chosen and matches(rule.match, d)]
             if rule.limit is not None:
                 candidates = self._within_limit(policy, rule, candidates, rule.limit - counts.get(rule.name, 0))
-            shape = shape_of_rule(spec, rule)
             for device in candidates:
                 chosen[device.address] = Decision(device, policy.name, rule.name, shape, spec.on_release)
             counts[rule.name] = counts.get(rule.name, 0) + len(candidates)
@@ -149,19 +148,18 @@ class _Walk:
     ) -> list[DeviceView]:
         """What the rule has already comes first, then the lowest address; devices that cannot be had do not count."""
         own = [device for device in candidates if self._has(policy.name, rule.name, device)]
-        taken = own[: max(room, 0)]
-        for device in candidates:
-            if len(taken) >= room:
-                break
-            if device in own:
-                continue
+        others = [device for device in candidates if device not in own and _obstacle(device) is None]
+        taken = [*own, *others][: max(room, 0)]
+        passed_by = [device for device in candidates if device not in taken and device not in own]
+        if len(taken) >= room:
+            # Those beyond the last one that was taken were not passed by for what stands in their way.
+            last = max((address_key(device.address) for device in taken), default=(-1, ""))
+            passed_by = [device for device in passed_by if address_key(device.address) < last]
+        for device in passed_by:
             obstacle = _obstacle(device)
-            if obstacle is None:
-                taken.append(device)
-                continue
-            reason, what = obstacle
-            message = f"{what}; not counted in limit {rule.limit} of rule {rule.name}"
-            self.result.remarks.append(Remark(policy.name, device.address, reason, message))
+            if obstacle is not None:
+                message = f"{obstacle[1]}; not counted in limit {rule.limit} of rule {rule.name}"
+                self.result.remarks.append(Remark(policy.name, device.address, obstacle[0], message))
         return taken
 
     def _has(self, policy: str, rule: str, device: DeviceView) -> bool:
@@ -179,17 +177,18 @@ class _Walk:
             winner = self._holder(device.address)
             if winner is None or winner[0] == policy.name:
                 continue
-            wish = _wish(spec, device, counts)
+            wish = _wish(policy, spec, device, counts)
             if wish is None:
                 continue
+            wanted, wanted_shape = wish
             name, rule, shape = winner
             if name in self.held:
                 message = (
                     f"held as {shape.mode}: policy {name}, which decided it, does not exist; see npufleet-settings"
                 )
                 self.result.remarks.append(Remark(policy.name, device.address, BlockerReason.REMOVAL_HELD, message))
-            elif shape_of_rule(spec, wish) != shape:
-                self.result.clashes.append(Clash(name, rule, policy.name, wish.name))
+            elif wanted_shape != shape:
+                self.result.clashes.append(Clash(name, rule, policy.name, wanted))
 
     def _holder(self, address: str) -> tuple[str, str, Shape] | None:
         order = self.result.frozen.get(address)
@@ -209,15 +208,15 @@ class _Walk:
                     )
 
 
-def _wish(spec: NodePolicySpec, device: DeviceView, counts: Mapping[str, int]) -> DeviceRule | None:
-    """The rule that would decide the device if it were free."""
-    for rule in spec.devices:
+def _wish(
+    policy: PolicyView, spec: NodePolicySpec, device: DeviceView, counts: Mapping[str, int]
+) -> tuple[str, Shape] | None:
+    """The rule that would decide the device if it were free, and what it would become."""
+    for rule, shape in zip(spec.devices, policy.shapes, strict=True):
         if not matches(rule.match, device):
             continue
-        if rule.limit is None:
-            return rule
-        if counts.get(rule.name, 0) < rule.limit and _obstacle(device) is None:
-            return rule
+        if rule.limit is None or (counts.get(rule.name, 0) < rule.limit and _obstacle(device) is None):
+            return rule.name, shape
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from controllers.node_policy.plan.orders import Orders, read_orders
+from controllers.node_policy.plan.orders import Orders, read_orders, shape_of_rule
 from controllers.node_policy.plan.view import (
     DeviceReportView,
     DeviceView,
@@ -72,6 +72,7 @@ def read_policy(obj: Mapping[str, Any]) -> PolicyView:
         str(metadata["uid"]),
         generation if isinstance(generation, int) else 0,
         spec,
+        tuple(shape_of_rule(spec, rule) for rule in spec.devices) if spec is not None else (),
         error,
         status,
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from controllers.node_policy.plan.orders import Orders
+from controllers.node_policy.plan.orders import Orders, Shape
 from crds.models.device_match import Function
 from crds.models.node_policy import NodePolicySpec, NodePolicyStatus, PolicyState
 from crds.models.node_state import DeviceState, NodeRollout
@@ -39,12 +39,16 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """An NPUNodePolicy. `spec` None: the object exists but cannot be understood, `error` says why."""
+    """An NPUNodePolicy. `spec` None: the object exists but cannot be understood, `error` says why.
+
+    `shapes` are what its rules make of a device, in their order.
+    """
 
     name: str
     uid: str
     generation: int
     spec: NodePolicySpec | None
+    shapes: tuple[Shape, ...]
     error: str
     status: NodePolicyStatus | None
 

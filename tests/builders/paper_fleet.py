@@ -1,0 +1,237 @@
+"""A fleet on paper: objects as the API server would keep them, and daemons that answer orders, all in plain dicts.
+
+The daemons here know the API and the rules of behaviour, and nothing of the planner under test.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controllers.node_policy.plan import Cache, Plan, World, plan, read_node, read_policy, read_state
+from tests.builders import objects
+
+Object = dict[str, Any]
+START = datetime(2026, 11, 30, 12, tzinfo=UTC)
+FORMER = "rebellions"
+
+
+@dataclass
+class Card:
+    """One device of a machine. `bound`: npufleet has it on a VFIO driver."""
+
+    product: str = "RBLN-CA25"
+    vendor: str = "1eff"
+    device: str = "1250"
+    serial: str = ""
+    numa_node: int | None = 0
+    users: list[str] = field(default_factory=list)
+    vetoes: list[str] = field(default_factory=list)
+    bound: bool = False
+    fails: bool = False
+
+    def inventory(self, address: str) -> Object:
+        entry = objects.inventory_device(address, kind={"vendor": self.vendor, "device": self.device})
+        entry |= {"product": self.product, "driver": "vfio-pci" if self.bound else FORMER}
+        if self.serial:
+            entry["serial"] = self.serial
+        if self.numa_node is not None:
+            entry["numaNode"] = self.numa_node
+        entry["usedBy"] = [{"kind": "Process", "name": name} for name in self.users]
+        entry["vetoes"] = [{"reason": "MountedDisk", "message": text} for text in self.vetoes]
+        return entry
+
+
+def address(number: int) -> str:
+    """Addresses that sort as their numbers."""
+    return f"0000:{0x20 + number:02x}:00.0"
+
+
+class PaperFleet:
+    """Nodes, policies and NPUNodeStates, with the daemons' part of the work."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.policies: dict[str, Object] = {}
+        self.nodes: dict[str, Object] = {}
+        self.states: dict[str, Object] = {}
+        self.cards: dict[str, dict[str, Card]] = {}
+        self.writes = 0
+        self.world_extra: dict[str, Any] = {}
+
+    # The cluster's part.
+
+    def add_policy(self, policy: Object) -> Object:
+        """Create or update; the generation moves when the spec does, as on the API server."""
+        policy = copy.deepcopy(policy)
+        old = self.policies.get(policy["metadata"]["name"])
+        if old is not None:
+            changed = old["spec"] != policy["spec"]
+            policy["metadata"]["generation"] = old["metadata"]["generation"] + changed
+            policy["status"] = old.get("status")
+        self.policies[policy["metadata"]["name"]] = policy
+        return policy
+
+    def add_node(
+        self, name: str, cards: Mapping[str, Card] | int = 1, *, labels: Mapping[str, str] | None = None
+    ) -> None:
+        found = {address(n): Card() for n in range(cards)} if isinstance(cards, int) else dict(cards)
+        self.nodes[name] = objects.node(name, uid=f"uid-{name}", boot_id=f"boot-{name}-1", labels=labels)
+        self.cards[name] = found
+
+    def reboot(self, name: str) -> None:
+        """A new boot: bindings are gone, reports are of the past."""
+        info = self.nodes[name]["status"]["nodeInfo"]
+        before, _, number = info["bootID"].rpartition("-")
+        info["bootID"] = f"{before}-{int(number) + 1}"
+        for card in self.cards[name].values():
+            card.bound = False
+            card.users = []
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    # The controller's part.
+
+    def world(self, **extra: Any) -> World:
+        return World(
+            policies={name: read_policy(policy) for name, policy in self.policies.items()},
+            nodes={name: read_node(node) for name, node in self.nodes.items()},
+            states={name: read_state(state) for name, state in self.states.items()},
+            **{**self.world_extra, **extra},
+        )
+
+    def plan(self, cache: Cache | None = None, **extra: Any) -> Plan:
+        return plan(self.world(**extra), self.now, cache)
+
+    def write(self, made: Plan) -> None:
+        """Everything that the plan wants written, as the API server takes it."""
+        for name, spec in made.creations.items():
+            self.states[name] = objects.node_state(name, meta={"uid": f"state-{name}-{self.writes}"})
+            self.states[name]["spec"] = spec
+            self.writes += 1
+        for name in made.deletions:
+            del self.states[name]
+            self.writes += 1
+        for name, change in made.specs.items():
+            if change is not None:
+                state = self.states[name]
+                assert state["spec"] != change.spec(), "a write that changes nothing"
+                state["spec"] = change.spec()
+                state["metadata"]["generation"] += 1
+                self.writes += 1
+        for name, rollout in made.rollouts.items():
+            self.states[name].setdefault("status", {})["rollout"] = rollout.to_object()
+            self.writes += 1
+        for name, status in made.policy_statuses.items():
+            self.policies[name]["status"] = status.to_object()
+            self.writes += 1
+
+    # The daemons' part.
+
+    def report(self, name: str) -> bool:
+        """The binder of a node obeys what it can and says how things stand; True when it says something new."""
+        if name not in self.states or name not in self.nodes:
+            return False
+        state = self.states[name]
+        if state["spec"]["nodeUID"] != self.nodes[name]["metadata"]["uid"]:
+            return False
+        orders = {entry["address"]: entry for entry in state["spec"].get("devices", [])}
+        reports = [self._obey(name, orders[place]) for place in sorted(orders)]
+        for place, card in sorted(self.cards[name].items()):
+            if card.bound and place not in orders:
+                reports.append(objects.device_report(place, "Pending", "Orphaned", former_driver=FORMER))
+        generation = state["metadata"]["generation"]
+        boot = self.nodes[name]["status"]["nodeInfo"]["bootID"]
+        found = [card.inventory(place) for place, card in sorted(self.cards[name].items())]
+        said = {
+            "bindings": objects.report(reports, generation=generation, boot_id=boot),
+            "inventory": objects.report(found, generation=generation, boot_id=boot),
+        }
+        status = state.setdefault("status", {})
+        news = any(status.get(subtree) != report for subtree, report in said.items())
+        status.update(said)
+        return news
+
+    def _obey(self, name: str, order: Object) -> Object:
+        place, intent = order["address"], order["intent"]
+        card = self.cards[name].get(place)
+        if card is None:
+            return objects.device_report(place, "Blocked", "DeviceMissing")
+        wanted = order["mode"] == "Passthrough"
+        kind = (card.vendor, card.device)
+        if kind != (order["identity"]["vendor"], order["identity"]["device"]):
+            return objects.device_report(place, "Blocked", "IdentityMismatch")
+        if intent == "Hold":
+            as_ordered = card.bound == wanted
+            return self._say(card, place, *(("Ready", "Bound") if as_ordered else ("Pending", "Held")))
+        if intent == "Release":
+            return self._release(card, place, order)
+        if card.bound == wanted:
+            return self._say(card, place, "Ready", "Bound" if wanted else "NativeDriver")
+        if card.vetoes:
+            return self._say(card, place, "Blocked", "Vetoed", message=card.vetoes[0])
+        if card.users:
+            return self._say(card, place, "Blocked", "InUse", message=f"in use by {card.users[0]}")
+        if card.fails:
+            return self._say(card, place, "Failed", "BindFailed", message="EINVAL at drivers_probe")
+        card.bound = wanted
+        return self._say(card, place, "Ready", "Bound" if wanted else "NativeDriver")
+
+    def _release(self, card: Card, place: str, order: Object) -> Object:
+        if card.bound and order["onRelease"] == "Restore":
+            if card.users:
+                return self._say(card, place, "Blocked", "InUse")
+            card.bound = False
+        return objects.device_report(place, "Released", "Restored")
+
+    @staticmethod
+    def _say(card: Card, place: str, state: str, reason: str, **more: Any) -> Object:
+        if card.bound:
+            more["former_driver"] = FORMER
+        return objects.device_report(place, state, reason, **more)
+
+    # Both together.
+
+    def settle(self, rounds: int = 200, *, only: Iterable[str] | None = None) -> int:
+        """Plan, write and report until nothing is left to do; returns the rounds. Fails when it does not end."""
+        for number in range(rounds):
+            made = self.plan()
+            self.write(made)
+            news = [self.report(name) for name in (self.nodes if only is None else only)]
+            if made.empty and not any(news):
+                return number
+        raise AssertionError(f"not settled after {rounds} rounds: {made}")
+
+    # Looking.
+
+    def orders(self, name: str) -> dict[str, Object]:
+        return {entry["address"]: entry for entry in self.states[name]["spec"].get("devices", [])}
+
+    def conditions(self, policy: str) -> dict[str, tuple[str, str]]:
+        found = (self.policies[policy].get("status") or {}).get("conditions", [])
+        return {c["type"]: (c["status"], c["reason"]) for c in found}
+
+    def status(self, policy: str) -> Object:
+        found: Object = self.policies[policy]["status"]
+        return found
+
+    def rollout(self, name: str) -> dict[str, tuple[str, str]]:
+        found = self.states[name]["status"]["rollout"]["conditions"]
+        return {c["type"]: (c["status"], c["reason"]) for c in found}
+
+    def moving(self, policy: str) -> set[str]:
+        """Nodes on which an order of the policy is not carried out, by the daemons' answers to the present orders."""
+        found = set()
+        for name, state in self.states.items():
+            bindings = state.get("status", {}).get("bindings", {})
+            current = bindings.get("observedGeneration") == state["metadata"]["generation"]
+            said = {d["address"]: d["state"] for d in bindings.get("devices", [])} if current else {}
+            for entry in state["spec"].get("devices", []):
+                calm = said.get(entry["address"]) in ("Ready", "Released", "Blocked")
+                if entry["decidedBy"]["policy"] == policy and not calm:
+                    found.add(name)
+        return found
