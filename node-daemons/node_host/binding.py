@@ -4,6 +4,7 @@ The journal entry is on disk before the first write and goes after the return wa
 reports proves nothing: the driver link is read again. A bind that fails after its first write is rolled back.
 """
 
+import asyncio
 import errno
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -37,11 +38,16 @@ _FAILURES: Final = (_StepError, OSError, DeviceUnreadableError, HungError)
 class DeviceMover:
     """Moves devices of one group whose locks the caller holds; the caller has also checked that each may be moved."""
 
-    def __init__(self, host: Host, calls: BoundedCalls, journal: Journal, writes: DriverWrites) -> None:
+    def __init__(
+        self, host: Host, calls: BoundedCalls, journal: Journal, writes: DriverWrites, loading: asyncio.Lock
+    ) -> None:
+        """``loading`` is held while a module is loaded, so that groups do not load the same one side by side."""
         self._host = host
         self._calls = calls
         self._journal = journal
         self._writes = writes
+        self._loading = loading
+        self._bound: dict[str, JournalEntry] = {}
 
     async def bind(self, action: Bind, device: PCIDevice) -> Outcome:
         """To the VFIO driver of ``action.module``; ``device`` is as it was read under the locks."""
@@ -49,7 +55,7 @@ class DeviceMover:
         driver = await self._registered_driver(action.module, address)
         if isinstance(driver, Outcome):
             return driver
-        entry = replace(action.entry, bound_driver=driver)
+        entry = self._bound[address] = replace(action.entry, bound_driver=driver)
         try:
             await self._calls.run("journal", partial(self._journal.put, address, entry))
         except (JournalError, HungError) as error:
@@ -68,7 +74,7 @@ class DeviceMover:
 
     async def undo(self, action: Bind, why: str) -> Outcome:
         """Take back a bind of this run, because the rest of its group could not follow."""
-        return await self._rolled_back(action.address, action.entry, Reason.BIND_FAILED, why)
+        return await self._rolled_back(action.address, self._bound[action.address], Reason.BIND_FAILED, why)
 
     async def give_back(self, action: Return) -> Outcome:
         """To the driver that it had, or to none if it had none."""
@@ -107,8 +113,11 @@ class DeviceMover:
             raise _NotVerifiedError(f"the kernel reports success, but the device is on {device.driver or 'no driver'}")
         return device
 
-    async def _to_former(self, address: str, entry: JournalEntry) -> None:
-        """The former driver and override again. A driver that is neither ours nor the former is somebody's choice."""
+    async def _to_former(self, address: str, entry: JournalEntry) -> str | None:
+        """The former driver and override again; the driver that it is on then.
+
+        A driver that is neither ours nor the former one is somebody else's choice, and stays.
+        """
         former = entry.former_driver or None
         device = await self._writes.read(address)
         # An override that the device had beside another driver would keep that driver away from it.
@@ -128,6 +137,7 @@ class DeviceMover:
                 )
         if device.driver_override != entry.former_override:
             await _step("restore driver_override", self._writes.override(address, entry.former_override))
+        return device.driver
 
     async def _back_to(self, address: str, former: str) -> None:
         await _step("drivers_probe", self._writes.probe(address))
@@ -138,16 +148,15 @@ class DeviceMover:
             await _step(f"bind to {former}", self._writes.bind(address, former))
 
     async def _rolled_back(self, address: str, entry: JournalEntry, reason: Reason, why: str) -> Outcome:
-        former = entry.former_driver or "no driver"
         try:
-            await self._to_former(address, entry)
+            now = await self._to_former(address, entry)
             await self._calls.run("journal", partial(self._journal.drop, address))
         except DeviceGoneError:
             return await self._gone(address)
         except (*_FAILURES, WriteStuckError, JournalError) as error:
-            text = f"{why}; not rolled back to {former}: {_words(error)}"
+            text = f"{why}; not rolled back to {entry.former_driver or 'no driver'}: {_words(error)}"
             return Outcome(address, Result.FAILED, reason, text)
-        return Outcome(address, Result.FAILED, reason, f"{why}; rolled back to {former}")
+        return Outcome(address, Result.FAILED, reason, f"{why}; rolled back to {now or 'no driver'}")
 
     async def _gone(self, address: str) -> Outcome:
         """Nothing is left to give back."""
@@ -167,26 +176,28 @@ class DeviceMover:
 
     async def _registered_driver(self, module: str, address: str) -> str | Outcome:
         """The driver's directory name, its module loaded when need be."""
-        driver = driver_directory(module, await self._drivers())
-        if driver is not None:
-            return driver
-        failed = await self._load(module, address, Reason.MODULE_MISSING)
-        if failed is not None:
-            return failed
-        driver = driver_directory(module, await self._drivers())
+        async with self._loading:
+            driver = driver_directory(module, await self._drivers())
+            if driver is not None:
+                return driver
+            failed = await self._load(module, address, Reason.MODULE_MISSING)
+            if failed is not None:
+                return failed
+            driver = driver_directory(module, await self._drivers())
         if driver is None:
             text = f"module {module} is loaded, but registers no PCI driver of that name"
             return Outcome(address, Result.BLOCKED, Reason.DRIVER_MISSING, text)
         return driver
 
     async def _missing_driver(self, driver: str, address: str) -> Outcome | None:
-        if driver in await self._drivers():
-            return None
-        failed = await self._load(module_of(driver), address, Reason.DRIVER_MISSING)
-        if failed is not None:
-            return failed
-        if driver in await self._drivers():
-            return None
+        async with self._loading:
+            if driver in await self._drivers():
+                return None
+            failed = await self._load(module_of(driver), address, Reason.DRIVER_MISSING)
+            if failed is not None:
+                return failed
+            if driver in await self._drivers():
+                return None
         text = f"its former driver {driver} is not registered in the kernel; load it, the device waits for it"
         return Outcome(address, Result.BLOCKED, Reason.DRIVER_MISSING, text)
 

@@ -56,6 +56,7 @@ class Executor:
         self._journal = journal
         self._owner = owner
         self._stopping = stopping
+        self._loading = asyncio.Lock()
 
     async def run(self, plans: Sequence[GroupPlan]) -> list[Outcome]:
         """Outcomes of all groups, in the order of the plans. A device that was not begun has none."""
@@ -103,9 +104,8 @@ class Executor:
             return _all(plan, Result.FAILED, Reason.BIND_FAILED, f"{type(error).__name__}: {error}")
 
     async def _run_locked(self, plan: GroupPlan, locks: Locks) -> list[Outcome]:
-        mover = DeviceMover(
-            self._host, self._calls, self._journal, DriverWrites(self._host, self._calls, self._writer, locks)
-        )
+        writes = DriverWrites(self._host, self._calls, self._writer, locks)
+        mover = DeviceMover(self._host, self._calls, self._journal, writes, self._loading)
         outcomes: dict[str, Outcome] = {}
         for action in plan.actions:
             if isinstance(action, Return) and not self._stopping():

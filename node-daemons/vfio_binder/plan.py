@@ -52,12 +52,16 @@ def plan(
     journal: JournalState,
     *,
     node_uid: str | None,
+    unreadable: str | None = None,
     attempts: Mapping[str, Outcome] = _NO_ATTEMPTS,
     drifting: Mapping[str, str] = _NONE,
     stuck: Mapping[str, str] = _NONE,
 ) -> Plan:
-    """The plan. ``node_uid`` is the UID of the Node that runs here, None when it cannot be read."""
-    held = _held(desired, node_uid)
+    """The plan. ``node_uid`` is the UID of the Node that runs here, None when it cannot be read.
+
+    ``unreadable`` says why the present orders cannot be understood; ``desired`` are then the last ones that could.
+    """
+    held = _held(desired, node_uid) if unreadable is None else f"the orders cannot be understood: {unreadable}"
     if desired is None:
         return Plan(held=held)
     entries = {entry.address: entry for entry in desired.devices}

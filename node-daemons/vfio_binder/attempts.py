@@ -1,0 +1,80 @@
+"""Which devices are not to be tried again yet, because the last attempt failed.
+
+Kept in memory only: a restarted binder tries at once. What an observation shows by itself (a user, a veto) is not
+remembered, so that it is acted on as soon as it changes.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from node_host.actions import Outcome, Result
+from node_host.reasons import Reason
+
+BASE_SECONDS: Final = 5.0
+CAP_SECONDS: Final = 300.0
+_REMEMBERED: Final = frozenset(
+    {
+        Reason.BIND_FAILED,
+        Reason.RESTORE_FAILED,
+        Reason.VERIFY_FAILED,
+        Reason.GROUP_LOCKED,
+        Reason.MODULE_MISSING,
+        Reason.DRIVER_MISSING,
+        Reason.JOURNAL_UNREADABLE,
+        Reason.DEVICE_UNREADABLE,
+        Reason.CHANGED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    outcome: Outcome
+    count: int
+    due: float
+
+
+class Attempts:
+    """Failed attempts with exponential back-off; ``jitter`` gives 0 to 1, times are seconds of one clock."""
+
+    def __init__(
+        self, jitter: Callable[[], float], *, base_seconds: float = BASE_SECONDS, cap_seconds: float = CAP_SECONDS
+    ) -> None:
+        self._jitter = jitter
+        self._base = base_seconds
+        self._cap = cap_seconds
+        self._attempts: dict[str, _Attempt] = {}
+
+    def record(self, outcomes: Iterable[Outcome], now: float) -> None:
+        """Take in what became of a run: successes are forgotten, failures wait longer each time."""
+        for outcome in outcomes:
+            if outcome.result is Result.DONE:
+                self._attempts.pop(outcome.address, None)
+            elif outcome.reason in _REMEMBERED:
+                before = self._attempts.get(outcome.address)
+                count = before.count + 1 if before else 1
+                wait = min(self._cap, self._base * 2.0 ** min(count - 1, 20)) * (0.5 + 0.5 * self._jitter())
+                self._attempts[outcome.address] = _Attempt(outcome, count, now + wait)
+
+    def in_force(self, now: float) -> dict[str, Outcome]:
+        """Devices that still wait, with the outcome that they wait for."""
+        return {address: attempt.outcome for address, attempt in self._attempts.items() if attempt.due > now}
+
+    def last(self) -> dict[str, Outcome]:
+        """The last failure of each device that has not succeeded since."""
+        return {address: attempt.outcome for address, attempt in self._attempts.items()}
+
+    def next_due(self, now: float) -> float | None:
+        """Seconds until the first device may be tried again, None when none waits."""
+        waits = [attempt.due - now for attempt in self._attempts.values() if attempt.due > now]
+        return min(waits, default=None)
+
+    def keep(self, addresses: Iterable[str]) -> None:
+        """Forget all others: they are where they should be, or nobody wants them anywhere."""
+        kept = set(addresses)
+        self._attempts = {address: attempt for address, attempt in self._attempts.items() if address in kept}
+
+    def clear(self) -> None:
+        """New orders: everything may be tried at once."""
+        self._attempts.clear()

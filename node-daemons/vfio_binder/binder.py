@@ -1,0 +1,212 @@
+"""One pass of the VFIO binder: look, plan, act, look again, report. The host alone is asked, never an old status."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from random import random
+from typing import Final
+
+from crds.catalogue import Catalogue
+from crds.models.node_state import Bindings, DeviceState, Inventory, NodeStateSpec, NodeStateStatus
+from node_host.actions import Bind, Outcome, Result
+from node_host.bounded_call import BoundedCalls, HungError
+from node_host.bounded_write import BoundedWriter
+from node_host.executor import Executor
+from node_host.host import Host
+from node_host.journal import Journal, JournalState
+from node_host.observer import Observer
+from node_host.reasons import Reason
+from node_host.view import HostView
+from vfio_binder.attempts import Attempts
+from vfio_binder.drift import DriftGuard
+from vfio_binder.plan import Plan, plan
+from vfio_binder.report import bindings, inventory
+from vfio_binder.selection import is_accelerator, node_patterns
+
+COMPONENT: Final = "npufleet-vfio-binder"
+_ROUNDS: Final = 4
+_IN_PLACE: Final = frozenset({Reason.BOUND, Reason.ADOPTED, Reason.COMPANION})
+_SETTLED: Final = frozenset({DeviceState.READY, DeviceState.RELEASED})
+_NO_STATUS: Final = NodeStateStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What is ordered, as last read. ``node_uid`` is that of the Node that runs here, None when it cannot be read.
+
+    ``unreadable`` says why the orders cannot be understood, or None.
+    """
+
+    spec: NodeStateSpec | None
+    node_uid: str | None
+    generation: int = 0
+    status: NodeStateStatus = _NO_STATUS
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass at one moment: the plan that was made first, what came of it, and what is left to do."""
+
+    planned: Plan
+    outcomes: tuple[Outcome, ...]
+    left: Plan
+    inventory: Inventory
+    bindings: Bindings
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    view: HostView
+    journal: JournalState
+    plan: Plan
+
+
+async def _nobody(_: Pass) -> None:
+    """Nobody wants to know of passes under way."""
+
+
+class Binder:
+    """The binder of one host. ``clock`` is monotonic seconds, ``now`` the wall clock as RFC 3339 for conditions."""
+
+    def __init__(
+        self,
+        host: Host,
+        catalogue: Catalogue,
+        journal: Journal,
+        writer: BoundedWriter,
+        *,
+        now: Callable[[], str],
+        calls: BoundedCalls | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._catalogue = catalogue
+        self._journal = journal
+        self._writer = writer
+        self._calls = calls or BoundedCalls()
+        self._now = now
+        self._clock = clock
+        self._stopping = stopping
+        self._attempts = Attempts(jitter)
+        self._drift = DriftGuard()
+        self._generation: int | None = None
+        self._observer = Observer(
+            host, self._calls, of_interest=is_accelerator(catalogue), node_patterns=node_patterns(catalogue)
+        )
+        self._executor = Executor(
+            host, self._observer, self._calls, writer, journal, owner=COMPONENT, stopping=stopping
+        )
+
+    def next_due(self) -> float | None:
+        """Seconds until something that waits may be tried again, None when nothing waits."""
+        now = self._clock()
+        waits = [wait for wait in (self._attempts.next_due(now), self._drift.next_due(now)) if wait is not None]
+        return min(waits, default=None)
+
+    async def run(self, orders: Orders, *, progress: Callable[[Pass], Awaitable[None]] = _nobody) -> Pass:
+        """One pass. ``progress`` is told of the plan before anything is written.
+
+        Raises BootUnknownError or HungError when not even the boot of the host can be read: then nothing was done.
+        """
+        if orders.generation != self._generation:
+            self._generation = orders.generation
+            self._attempts.clear()
+            self._drift.new_orders()
+        look = await self._look(orders)
+        planned = look.plan
+        await progress(self._pass(orders, look, planned, ()))
+        outcomes: list[Outcome] = []
+        for _ in range(_ROUNDS):
+            if look.plan.is_empty or self._stopping():
+                break
+            done = await self._act(look.plan)
+            outcomes += done
+            look = await self._look(orders)
+            if not any(outcome.result is Result.DONE for outcome in done):
+                break
+        self._remember(orders, look)
+        return self._pass(orders, look, planned, tuple(outcomes))
+
+    async def dry_run(self, orders: Orders) -> Pass:
+        """The plan and the reports as they are now; nothing is written anywhere."""
+        look = await self._look(orders, set_aside=False)
+        return self._pass(orders, look, look.plan, ())
+
+    async def _look(self, orders: Orders, *, set_aside: bool = True) -> _Look:
+        try:
+            journal = await self._calls.run("journal", partial(self._journal.load, set_aside=set_aside))
+        except HungError as error:
+            journal = JournalState(problem=str(error), writable=False)
+        view = await self._observer.view(self._named(orders, journal))
+        now = self._clock()
+        made = plan(
+            orders.spec,
+            view,
+            journal,
+            node_uid=orders.node_uid,
+            unreadable=orders.unreadable,
+            attempts=self._attempts.in_force(now),
+            drifting=self._drift.drifting(view, now),
+            stuck=self._writer.stuck,
+        )
+        return _Look(view, journal, made)
+
+    async def _act(self, made: Plan) -> list[Outcome]:
+        outcomes = await self._executor.note(made.notes)
+        outcomes += await self._executor.run(made.groups)
+        now = self._clock()
+        self._attempts.record(outcomes, now)
+        done = {outcome.address for outcome in outcomes if outcome.result is Result.DONE}
+        self._drift.bound((act.address for act in made.actions if isinstance(act, Bind) and act.address in done), now)
+        return outcomes
+
+    def _remember(self, orders: Orders, look: _Look) -> None:
+        reports = look.plan.reports
+        self._attempts.keep(report.address for report in reports if report.state not in _SETTLED)
+        self._drift.no_longer_wanted(self._named(orders, look.journal))
+        self._drift.seen_in_place(report.address for report in reports if report.reason in _IN_PLACE)
+
+    def _pass(self, orders: Orders, look: _Look, planned: Plan, outcomes: tuple[Outcome, ...]) -> Pass:
+        now = self._now()
+        return Pass(
+            planned=planned,
+            outcomes=outcomes,
+            left=look.plan,
+            inventory=inventory(
+                look.view,
+                self._catalogue,
+                named=[entry.address for entry in orders.spec.devices] if orders.spec else (),
+                generation=orders.generation,
+                now=now,
+                former=orders.status.inventory,
+            ),
+            bindings=bindings(
+                self._showing_failures(look.plan),
+                look.view,
+                look.journal,
+                generation=orders.generation,
+                now=now,
+                former=orders.status.bindings,
+            ),
+        )
+
+    def _showing_failures(self, made: Plan) -> Plan:
+        """A device that is tried again shows why it failed, until it does not: its report must not flicker."""
+        last = self._attempts.last()
+        reports = tuple(
+            report.model_copy(
+                update={"state": last[report.address].state, "reason": failed.reason, "message": failed.message[:1024]}
+            )
+            if report.state is DeviceState.PENDING and (failed := last.get(report.address))
+            else report
+            for report in made.reports
+        )
+        return replace(made, reports=reports)
+
+    @staticmethod
+    def _named(orders: Orders, journal: JournalState) -> set[str]:
+        ordered = {entry.address for entry in orders.spec.devices} if orders.spec else set()
+        return ordered | set(journal.entries)

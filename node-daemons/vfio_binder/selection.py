@@ -1,0 +1,38 @@
+"""Which PCI functions are accelerators: what the inventory lists and what is looked at closely."""
+
+from collections.abc import Callable
+from typing import Final
+
+from crds.catalogue import Catalogue, Product
+from node_host.pci import PCIDevice
+
+_PROCESSING_ACCELERATOR: Final = "12"
+_DISPLAY: Final = ("0300", "0302", "0380")
+
+
+def product_of(catalogue: Catalogue, device: PCIDevice) -> Product | None:
+    """The product with the device's ids."""
+    return catalogue.product(device.vendor, device.device, device.subsystem, virtual=device.is_virtual)
+
+
+def is_accelerator(catalogue: Catalogue) -> Callable[[PCIDevice], bool]:
+    """Products of the catalogue, processing accelerators, and display controllers of the catalogue's vendors."""
+
+    def judge(device: PCIDevice) -> bool:
+        return (
+            product_of(catalogue, device) is not None
+            or device.class_code.startswith(_PROCESSING_ACCELERATOR)
+            or (device.class_code.startswith(_DISPLAY) and device.vendor in catalogue.vendors)
+        )
+
+    return judge
+
+
+def node_patterns(catalogue: Catalogue) -> Callable[[PCIDevice], tuple[str, ...]]:
+    """Globs of device nodes that a device's vendor makes."""
+
+    def patterns(device: PCIDevice) -> tuple[str, ...]:
+        vendor = catalogue.vendors.get(device.vendor)
+        return () if vendor is None or not is_accelerator(catalogue)(device) else vendor.device_nodes
+
+    return patterns

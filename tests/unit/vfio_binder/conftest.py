@@ -1,0 +1,23 @@
+"""A binder on a simulated host for each test that asks for one."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from simulated_node.description import HostDescription
+from tests.builders.binder import Bench
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Builds benches on hosts of a description and closes them in the end."""
+    benches: list[Bench] = []
+
+    def build(description: HostDescription, **more: float) -> Bench:
+        benches.append(bench := Bench(tmp_path / f"host{len(benches)}", description, **more))
+        return bench
+
+    yield build
+    for bench in benches:
+        bench.close()
