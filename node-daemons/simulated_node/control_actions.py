@@ -46,7 +46,6 @@ class ControlActions:
                 except DescriptionError as error:
                     raise wire.WireError(str(error)) from None
             case "reboot":
-                self._blocks.clear()
                 boot_id = kernel.reboot()
                 self.on_reboot(boot_id)
                 return boot_id

@@ -1,7 +1,8 @@
 """Faults that a test orders: writes that fail, lie, or hang.
 
 Each fault names operations by pattern (fnmatch): a write by its path as the writer gave it or as the kernel resolves it
-("/sys/bus/pci/drivers/*/bind"), a module load as "module:vfio_pci", a probe as "probe:vfio-pci:0000:23:00.0".
+("/sys/bus/pci/drivers/*/bind"), a module load as "module:vfio_pci", a probe as "probe:vfio-pci:0000:23:00.0", a read
+of the same process as "read:/sys/…/vendor" (readers of other processes read plain files, which never fail).
 """
 
 import errno as errnos
@@ -44,6 +45,10 @@ class Faults:
         self._changed = changed
         self._faults: list[_Fault] = []
         self._blocks: list[Block] = []
+
+    @property
+    def none(self) -> bool:
+        return not self._faults and not self._blocks
 
     def fail_next(self, pattern: str, errno: str, times: int = 1) -> None:
         """The next matching operations fail with this errno and do nothing. ValueError for an unknown errno."""

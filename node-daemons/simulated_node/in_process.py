@@ -19,6 +19,10 @@ class InProcessHost(RootedFiles):
         super().__init__(kernel.root)
         self._kernel = kernel
 
+    def read(self, path: str) -> bytes:
+        self._kernel.before_read(path)
+        return super().read(path)
+
     def write(self, path: str, data: bytes) -> None:
         self._kernel.write(path, data)
 

@@ -145,6 +145,14 @@ class SimulatedKernel:
         with self._changed:
             self._ordered(writer, path, data, lambda operation: self._write(path, data, operation))
 
+    def before_read(self, path: str) -> None:
+        """Where an ordered fault strikes a read ("read:<path>"): OSError, or sleep. In-process readers ask."""
+        if self._faults.none:
+            return
+        with self._changed:
+            self._hold(f"read:{path}")
+            self._fault(f"read:{path}")
+
     def load_module(self, name: str, *, writer: Writer | None = None) -> None:
         """modprobe."""
         writer = writer or Writer.of(os.getpid())

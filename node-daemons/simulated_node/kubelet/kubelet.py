@@ -162,6 +162,7 @@ def _compact(pod: Object) -> Object:
             "containers": short(spec.get("containers")),
             "initContainers": short(spec.get("initContainers")),
             "hostNetwork": bool(spec.get("hostNetwork")),
+            "nodeName": spec.get("nodeName"),
         },
         "status": {"phase": (pod.get("status") or {}).get("phase")},
     }

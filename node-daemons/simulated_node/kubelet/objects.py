@@ -10,7 +10,7 @@ Object = dict[str, Any]
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
 _VERSION = "v1.37.2"
-_ADDRESS = "10.23.0.10"
+_NODE_NETWORK = ipaddress.IPv4Network("10.64.0.0/10")
 _POD_NETWORK = ipaddress.IPv4Network("10.128.0.0/9")
 _RESOURCES = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "900Gi"}
 _PRESSURES = {
@@ -50,7 +50,7 @@ def node_status(facts: NodeFacts, *, uid: str, now: str) -> Object:
         "metadata": {"name": facts.name, "uid": uid},
         "status": {
             "addresses": [
-                {"type": "InternalIP", "address": _ADDRESS},
+                {"type": "InternalIP", "address": _address(_NODE_NETWORK, facts.name)},
                 {"type": "Hostname", "address": facts.name},
             ],
             "capacity": _RESOURCES,
@@ -97,8 +97,8 @@ def _condition(kind: str, status: str, reason: str, since: str, now: str) -> Obj
 def running_status(pod: Object, *, now: str) -> Object:
     """For server-side apply on pods/status: every container runs and is ready, init containers are done."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
-    digest = int.from_bytes(hashlib.sha256(str(metadata["uid"]).encode()).digest()[:4], "big")
-    address = _ADDRESS if spec.get("hostNetwork") else str(_POD_NETWORK[digest % _POD_NETWORK.num_addresses])
+    host = _address(_NODE_NETWORK, str(spec["nodeName"]))
+    address = host if spec.get("hostNetwork") else _address(_POD_NETWORK, str(metadata["uid"]))
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": now}
         for kind in ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
@@ -107,7 +107,7 @@ def running_status(pod: Object, *, now: str) -> Object:
     status: Object = {
         "phase": "Running",
         "startTime": now,
-        "hostIP": _ADDRESS,
+        "hostIP": host,
         "podIP": address,
         "podIPs": [{"ip": address}],
         "conditions": conditions,
@@ -142,3 +142,9 @@ def _container(metadata: Object, container: Object, state: Object) -> Object:
         "restartCount": 0,
         "state": state,
     }
+
+
+def _address(network: ipaddress.IPv4Network, name: str) -> str:
+    """An address that is the same at every start; in a fleet of some hundred, twins are rare and harm nobody."""
+    digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    return str(network[1 + digest % (network.num_addresses - 2)])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from simulated_node.model import binding, identifiers, overrides
+from simulated_node.model import binding, events, identifiers, overrides
 from simulated_node.model.state import Machine
 from simulated_node.rules.registry import rule
 
@@ -35,6 +35,7 @@ class Kind(StrEnum):
     DRIVER_OVERRIDE = "driver_override"
     DRIVERS_PROBE = "drivers_probe"
     SRIOV = "sriov"
+    UEVENT = "uevent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,11 @@ def write_attribute(machine: Machine, attribute: Attribute, data: bytes, operati
             if device is None:
                 raise VANISHED.refuses(f"{subject} went away")
             overrides.write_override(device, text, operation)
+        case Kind.UEVENT:
+            device = machine.devices.get(subject)
+            if device is None:
+                raise VANISHED.refuses(f"{subject} went away")
+            events.synthesise(machine, device, text)
         case Kind.SRIOV:
             raise NO_SRIOV.refuses(f"SR-IOV of {subject} cannot be changed")
         case Kind.BIND:

@@ -1,12 +1,11 @@
 """Drivers taking and leaving devices: probe, bind, unbind, drivers_probe (drivers/base/{bus,dd}.c, drivers/pci)."""
 
-from node_host.host.protocol import Uevent
 from simulated_node.description import DriverKind, WhenOpen
 from simulated_node.model import nodes, vfio
+from simulated_node.model.events import class_event, device_event
 from simulated_node.model.locks import take_lock
 from simulated_node.model.matching import matches
 from simulated_node.model.state import Device, Driver, Machine
-from simulated_node.model.topology import devpath
 from simulated_node.rules.registry import KernelError, WouldBlockError, rule
 
 _BUS = "drivers/base/bus.c"
@@ -257,14 +256,6 @@ def probe(machine: Machine, device: Device, driver: Driver) -> None:
             machine.events.append(class_event("add", device, node.sysfs_class, node.base))
     machine.events.append(device_event("bind", device))
     BOUND.fires()
-
-
-def device_event(action: str, device: Device) -> Uevent:
-    return Uevent(action, devpath(device), "pci", device.driver, device.address)
-
-
-def class_event(action: str, device: Device, sysfs_class: str, name: str) -> Uevent:
-    return Uevent(action, f"{devpath(device)}/{sysfs_class}/{name}", sysfs_class, None, None)
 
 
 def _described_error(device: Device, driver: Driver) -> str | None:

@@ -1,12 +1,11 @@
 """Devices that come and go while the machine runs (drivers/pci/hotplug, drivers/pci/remove.c)."""
 
-from node_host.host.protocol import Uevent
 from simulated_node.description import Device as DeviceDescription
 from simulated_node.description import Iommu
-from simulated_node.model.binding import attach, device_event, release, retry_deferred, wait_for_users
+from simulated_node.model.binding import attach, release, retry_deferred, wait_for_users
+from simulated_node.model.events import device_event
 from simulated_node.model.locks import take_lock
 from simulated_node.model.state import Device, Machine
-from simulated_node.model.topology import devpath
 from simulated_node.rules.registry import rule
 
 _REMOVE = "drivers/pci/remove.c pci_stop_and_remove_bus_device"
@@ -75,5 +74,5 @@ def appear(machine: Machine, description: DeviceDescription) -> Device:
         device.group = description.iommu_group
     machine.devices[description.address] = device
     machine.devices = dict(sorted(machine.devices.items()))
-    machine.events.append(Uevent("add", devpath(device), "pci", None, device.address))
+    machine.events.append(device_event("add", device))
     return device

@@ -2,6 +2,7 @@
 
 import itertools
 
+from simulated_node.description import DriverKind
 from simulated_node.model.state import Device, Driver, Machine, Node
 from simulated_node.rules.registry import rule
 
@@ -36,3 +37,8 @@ def orphan_handles(machine: Machine, device: Device) -> bool:
                 process.handles[descriptor] = f"{name} (deleted)"
                 found = True
     return found
+
+
+def drives_function(machine: Machine, device: Device) -> bool:
+    """Whether a native driver makes the device do what it is there for."""
+    return device.driver is not None and machine.drivers[device.driver].description.kind is DriverKind.NATIVE

@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 
 from simulated_node.description import Interface, InterfaceKind, LinkState
+from simulated_node.model.nodes import drives_function
 from simulated_node.model.state import Machine
 from simulated_node.model.topology import devpath
+from simulated_node.rules.registry import rule
 from simulated_node.tree.entries import READ_WRITE, TreeBuilder
+
+UNDRIVEN_CARD = rule(
+    "host.no-driver-no-interface",
+    "A network card has net devices only while its native driver holds it: bound to vfio it takes its addresses along.",
+    source="drivers/net: register_netdev in probe, unregister_netdev in remove",
+)
 
 _UP = 0x1
 _GATEWAY = 0x2
@@ -33,12 +41,13 @@ def render_network(out: TreeBuilder, machine: Machine) -> None:
     for interface in machine.description.virtual_interfaces:
         placed.append(_Placed(len(placed) + 1, f"/sys/devices/virtual/net/{interface.name}", interface))
     for device in machine.devices.values():
-        # A card without its driver has no net device.
-        if device.driver is not None and device.nodes == [] and device.vfio_index is None:
-            for interface in device.description.interfaces:
-                path = f"/sys{devpath(device)}/net/{interface.name}"
-                placed.append(_Placed(len(placed) + 1, path, interface))
-                out.link(f"{path}/device", f"/sys{devpath(device)}")
+        if not drives_function(machine, device):
+            UNDRIVEN_CARD.fires()
+            continue
+        for interface in device.description.interfaces:
+            path = f"/sys{devpath(device)}/net/{interface.name}"
+            placed.append(_Placed(len(placed) + 1, path, interface))
+            out.link(f"{path}/device", f"/sys{devpath(device)}")
     by_name = {one.interface.name: one for one in placed}
     for one in placed:
         _render_interface(out, one)

@@ -5,8 +5,29 @@ from simulated_node.model.attributes import Attribute, Kind
 from simulated_node.model.matching import modalias
 from simulated_node.model.state import Device, Driver, Machine
 from simulated_node.model.topology import devpath
+from simulated_node.rules.registry import rule
 from simulated_node.tree.config_space import config_space
 from simulated_node.tree.entries import READ_WRITE, WRITE_ONLY, TreeBuilder
+
+_ABI = "Documentation/ABI/testing/sysfs-bus-pci"
+
+OVERRIDE_UNSET = rule("identity.override-reads-null", "driver_override reads (null) while none is set.", source=_ABI)
+SERIAL = rule(
+    "identity.serial-number-capability",
+    "A device with a serial number has the Device Serial Number capability in its configuration space; others do not.",
+    source="PCI Express Base Specification, extended capability 0x0003",
+)
+BOOT_VGA = rule("identity.boot-vga", "boot_vga exists on VGA class functions only.", source=_ABI)
+PF_ONLY = rule(
+    "identity.sriov-files-on-pf-only",
+    "sriov_totalvfs, sriov_numvfs and sriov_drivers_autoprobe exist on functions that can have VFs only.",
+    source=_ABI,
+)
+GROUP_LINK = rule(
+    "identity.group-needs-iommu",
+    "With the IOMMU on each device links to its group and back; with it off there is no link and no group.",
+    source="Documentation/ABI/testing/sysfs-kernel-iommu_groups",
+)
 
 _BUS = "/sys/bus/pci"
 _RESOURCES = 13  # six BARs, the ROM, six of SR-IOV
@@ -53,16 +74,20 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
     out.file(f"{here}/config", config_space(facts, bars), READ_WRITE)
     out.file(f"{here}/enable", "0" if device.driver is None else "1", READ_WRITE)
     out.file(f"{here}/numa_node", str(facts.numa_node), READ_WRITE)
-    out.file(f"{here}/uevent", _uevent(device), READ_WRITE)
+    out.file(f"{here}/uevent", _uevent(device), READ_WRITE, Attribute(Kind.UEVENT, device.address))
     out.file(
         f"{here}/driver_override",
-        "(null)" if device.override is None else device.override + "\n",
+        _override(device),
         READ_WRITE,
         Attribute(Kind.DRIVER_OVERRIDE, device.address),
     )
+    if facts.serial is not None:
+        SERIAL.fires()
     if facts.pci_class.startswith("0300"):
+        BOOT_VGA.fires()
         out.file(f"{here}/boot_vga", str(facts.boot_vga or 0))
     if facts.sriov_total_vfs is not None:
+        PF_ONLY.fires()
         sriov = Attribute(Kind.SRIOV, device.address)
         out.file(f"{here}/sriov_totalvfs", str(facts.sriov_total_vfs))
         out.file(f"{here}/sriov_numvfs", "0", READ_WRITE, sriov)
@@ -73,6 +98,7 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
         out.link(f"{here}/driver", f"{_BUS}/drivers/{device.driver}")
         out.link(f"{_BUS}/drivers/{device.driver}/{device.address}", here)
     if device.group is not None:
+        GROUP_LINK.fires()
         group = f"/sys/kernel/iommu_groups/{device.group}"
         out.link(f"{here}/iommu_group", group)
         out.link(f"{group}/devices/{device.address}", here)
@@ -105,6 +131,13 @@ def _render_driver(out: TreeBuilder, driver: Driver) -> None:
     module = f"/sys/module/{driver.description.module}"
     out.link(f"{here}/module", module)
     out.link(f"{module}/drivers/pci:{driver.name}", here)
+
+
+def _override(device: Device) -> str:
+    if device.override is None:
+        OVERRIDE_UNSET.fires()
+        return "(null)"
+    return device.override + "\n"
 
 
 def _uevent(device: Device) -> str:
