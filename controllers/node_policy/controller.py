@@ -1,0 +1,316 @@
+"""The node-policy controller: feeds of objects in, plans, writes out. All decisions are in `plan`; here is the wiring.
+
+Level-triggered: whatever happens, the whole plan is made again from the stores, and judgements on nodes that did not
+change are kept from the last one. Only the leader plans and writes; the others keep their stores warm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import kopf
+
+from controllers.node_policy.daemon_leases import Daemon, LeaseReader
+from controllers.node_policy.figures import Figures, SharedQueueMetrics
+from controllers.node_policy.plan import (
+    Cache,
+    NodeView,
+    PolicyView,
+    StateView,
+    World,
+    plan,
+    read_node,
+    read_policy,
+    read_state,
+)
+from controllers.node_policy.plan.observe import DAEMONS
+from controllers.node_policy.plan.orders import Orders
+from controllers.node_policy.plan.removal_hold import CONFIRM_ANNOTATION
+from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS, Subtree
+from controllers.node_policy.settle import SettledPolicies, changes_orders
+from controllers.node_policy.writer import Writer
+from runtime.api import Api
+from runtime.event_recorder import EventRecorder
+from runtime.health import HealthServer
+from runtime.kopf_feed import KopfFeed
+from runtime.kopf_operator import run_kopf
+from runtime.lease import LeaderElection
+from runtime.list_watch import ListWatch
+from runtime.metrics import Metrics
+from runtime.process import Process
+from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.store import Change, Entry, Store
+from runtime.work_queue import WorkQueue
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "npufleet-node-policy"
+SETTINGS_NAME = "npufleet-settings"
+_NODE_WRITERS = 6
+_POLICY_WRITERS = 2
+# Of its time the controller spends at most a fifth on planning, however fast the events come.
+_REST_PER_PLAN = 4.0
+_LONGEST_REST = 2.0
+_DRAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of this controller: seconds that commits must stand still, seconds that a state outlives its Node."""
+
+    settle_seconds: float = 1.0
+    node_grace_seconds: int = DEFAULT_GRACE_SECONDS
+
+
+class NodePolicyController:
+    """One replica of the controller. `run` returns when the process shall stop."""
+
+    def __init__(
+        self,
+        api: Api,
+        metrics: Metrics,
+        *,
+        identity: str,
+        options: Options | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.options = options or Options()
+        self.policies: Store[PolicyView] = Store(read_policy)
+        self.nodes: Store[NodeView] = Store(read_node)
+        self.states: Store[StateView] = Store(read_state)
+        self.settings: Store[str] = Store(_confirmation)
+        self._api = api
+        self._clock = clock
+        self._now = now
+        self._figures = Figures(metrics, clock)
+        self._recorder = EventRecorder(api, component=COMPONENT, instance=identity)
+        self._election = LeaderElection(api, COMPONENT, identity)
+        self._settled = SettledPolicies(clock, seconds=self.options.settle_seconds)
+        self._writer = Writer(
+            api,
+            self.states,
+            self.policies,
+            self._recorder,
+            self._figures,
+            field_manager=COMPONENT,
+            may_write=lambda: self._election.leading,
+            replan=self._plan_soon,
+        )
+        queues = SharedQueueMetrics(metrics.queue("node-policy"))
+        # A queue of its own for each: thousands of nodes to write must not delay the next plan, or a policy's status.
+        self._plans: WorkQueue[str] = WorkQueue("plan", observer=queues.observer("plan"))
+        self._node_writes: WorkQueue[str] = WorkQueue("node", observer=queues.observer("node"))
+        self._policy_writes: WorkQueue[str] = WorkQueue("policy", observer=queues.observer("policy"))
+        self._registry = kopf.OperatorRegistry()
+        self._policy_feed = KopfFeed(
+            api, NPU_NODE_POLICIES, self.policies, self._registry, on_health=metrics.feed(NPU_NODE_POLICIES.full_name)
+        )
+        self._node_feed = ListWatch(api, NODES, self.nodes, on_health=metrics.feed(NODES.full_name))
+        self._state_feed = ListWatch(
+            api, NPU_NODE_STATES, self.states, on_health=metrics.feed(NPU_NODE_STATES.full_name)
+        )
+        self._settings_feed = ListWatch(
+            api,
+            CONFIG_MAPS,
+            self.settings,
+            namespace=NAMESPACE,
+            field_selector=f"metadata.name={SETTINGS_NAME}",
+            on_health=metrics.feed(CONFIG_MAPS.full_name),
+        )
+        self._leases = LeaseReader(api, self._daemons, self._plan_soon, now=now)
+        self._cache = Cache()
+        self._confirmed: tuple[str, frozenset[str]] = ("", frozenset())
+        self._rest_until = 0.0
+        self._fault: str | None = None
+
+    def add_checks(self, health: HealthServer) -> None:
+        """Ready means: every feed follows the API server, and plans can be made."""
+        for feed in (self._policy_feed, self._node_feed, self._state_feed, self._settings_feed):
+            health.add_readiness(feed.resource.full_name, feed.reason)
+        health.add_readiness("leases", lambda: self._leases.problem)
+        health.add_readiness("planner", lambda: self._fault)
+
+    async def run(self, process: Process) -> None:
+        """Follow the API server, stand for election, and as the leader plan and write until the process stops."""
+        background: dict[str, Coroutine[Any, Any, None]] = {
+            "policy feed": self._policy_feed.run(),
+            "node feed": self._node_feed.run(),
+            "state feed": self._state_feed.run(),
+            "settings feed": self._settings_feed.run(),
+            "daemon leases": self._read_leases(),
+        }
+        for name, work in background.items():
+            process.supervise(work, name)
+        events = process.supervise(self._recorder.run(), "events")
+        kopf_run = run_kopf(
+            self._registry, credentials=self._api.credentials, stop=process.stop, feeds=[self._policy_feed]
+        )
+        process.supervise(kopf_run, "kopf", finite=True)
+        # Nothing is decided before everything is known: what was not listed yet is not absent.
+        if not await _unless_stopped(process, self._wait_synced()):
+            return
+        give_up_lease = asyncio.Event()
+        election = process.supervise(self._election.run(give_up_lease), "election", finite=True)
+        if await _unless_stopped(process, self._election.acquired.wait()):
+            await self._lead(process)
+        give_up_lease.set()
+        events.cancel()
+        await asyncio.wait({election, events})
+        await self._recorder.drain(_DRAIN_SECONDS)
+
+    async def _lead(self, process: Process) -> None:
+        log.info("Leading: %d policies, %d nodes", len(self.policies), len(self.nodes))
+        self._settled.changed()
+        for store in (self.nodes, self.states, self.settings):
+            store.subscribe(lambda changes: self._plan_soon())
+        self.policies.subscribe(self._policies_changed)
+        self._plans.add_after("all", self.options.settle_seconds)
+        work = [
+            process.supervise(self._plans.run(1, self._plan), "planner", finite=True),
+            process.supervise(self._node_writes.run(_NODE_WRITERS, self._writer.write_node), "nodes", finite=True),
+            process.supervise(
+                self._policy_writes.run(_POLICY_WRITERS, self._writer.write_policy), "policies", finite=True
+            ),
+        ]
+        await process.stop.wait()
+        for queue in (self._plans, self._node_writes, self._policy_writes):
+            queue.stop()
+        if self._election.lost.is_set():
+            # Somebody else leads now: what has not been sent must not be sent.
+            for task in work:
+                task.cancel()
+        await asyncio.wait(work)
+
+    async def _wait_synced(self) -> None:
+        for feed in (self._policy_feed, self._node_feed, self._state_feed, self._settings_feed):
+            await feed.wait_synced()
+        await self._leases.wait_synced()
+
+    async def _read_leases(self) -> None:
+        # Which Leases are expected follows from the reports.
+        await self._state_feed.wait_synced()
+        await self._leases.run()
+
+    # What changed, and when to plan.
+
+    def _plan_soon(self) -> None:
+        self._plans.add_after("all", self._rest_until - self._clock())
+
+    def _policies_changed(self, changes: Sequence[Change[PolicyView]]) -> None:
+        for change in changes:
+            if not changes_orders(change.old, change.new):
+                continue
+            self._settled.changed()
+            if change.old is not None:
+                self._figures.forget(change.old.uid)
+            if change.new is not None:
+                self._figures.generation_seen(change.new.uid, change.new.generation)
+        wait = self._settled.wait()
+        if wait is None:
+            self._plan_soon()  # only a status changed
+        else:
+            self._plans.add_after("all", wait)
+
+    # Planning.
+
+    async def _plan(self, _: str) -> float | None:
+        if not self._election.leading:
+            return 1.0
+        started = self._clock()
+        try:
+            again = self._plan_now()
+        except Exception as error:
+            self._fault = f"the last plan failed: {type(error).__name__}: {error}"
+            raise
+        self._fault = None
+        took = self._clock() - started
+        self._rest_until = self._clock() + min(_LONGEST_REST, _REST_PER_PLAN * took)
+        return again
+
+    def _plan_now(self) -> float | None:
+        world = self._world()
+        wait = self._settled.wait()
+        if world is None:
+            return wait
+        now = self._now()
+        made = plan(world, now, self._cache)
+        self._confirmed = (world.confirmation, made.hold.confirmed)
+        self._figures.show_blocked(made.blocked)
+        self._figures.show_held(made.hold.id, len(made.hold.held))
+        posted = self._writer.post(made, world.policies, world.states)
+        for name in posted.policies:
+            self._policy_writes.add(name)
+        for name in posted.nodes:
+            self._node_writes.add(name)
+        waits = [] if wait is None else [wait]
+        if made.next_check is not None:
+            waits.append(max(0.1, (made.next_check - now).total_seconds()))
+        return min(waits, default=None)
+
+    def _world(self) -> World | None:
+        """The objects as they are known now; None while commits have not stood still yet."""
+        policies = self._settled.take(dict(_records(self.policies, _unreadable_policy)))
+        if policies is None:
+            return None
+        confirmation = self.settings.get(SETTINGS_NAME, NAMESPACE) or ""
+        value, confirmed = self._confirmed
+        return World(
+            policies=policies,
+            nodes=dict(_records(self.nodes, _unreadable_node)),
+            states=dict(_records(self.states, _unreadable_state)),
+            silent=self._leases.silent,
+            in_flight=dict(self._writer.in_flight),
+            confirmation=confirmation,
+            confirmed=confirmed if value == confirmation else frozenset(),
+            grace_seconds=self.options.node_grace_seconds,
+        )
+
+    def _daemons(self) -> Iterable[Daemon]:
+        """Every daemon that has ever reported: it must have a Lease."""
+        for _key, state in self.states.items():  # noqa: PERF102 - a store is no dict
+            for subtree in state.reports:
+                yield Daemon(DAEMONS[subtree], state.name)
+            if state.inventory is not None and Subtree.BINDINGS not in state.reports:
+                yield Daemon(DAEMONS[Subtree.BINDINGS], state.name)
+
+
+def _records(store: Store[T], unreadable: Callable[[Entry[T]], T]) -> Iterator[tuple[str, T]]:
+    """All objects by name. One that could not be read is there all the same: absence is not an order."""
+    for entry in sorted(store.entries(), key=lambda entry: entry.key):
+        yield entry.key.name, entry.record if entry.record is not None else unreadable(entry)
+
+
+def _unreadable_policy(entry: Entry[PolicyView]) -> PolicyView:
+    return PolicyView(entry.key.name, entry.uid, 0, None, (), entry.broken, None)
+
+
+def _unreadable_node(entry: Entry[NodeView]) -> NodeView:
+    return NodeView(entry.key.name, entry.uid, {}, "")
+
+
+def _unreadable_state(entry: Entry[StateView]) -> StateView:
+    return StateView(entry.key.name, entry.uid, 0, "", Orders(), None, {}, None, entry.broken)
+
+
+def _confirmation(config_map: Mapping[str, Any]) -> str:
+    return str((config_map["metadata"].get("annotations") or {}).get(CONFIRM_ANNOTATION) or "")
+
+
+async def _unless_stopped(process: Process, work: Coroutine[Any, Any, Any]) -> bool:
+    """Wait for `work`; False when the process shall stop before it is done."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(process.stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return task.done() and not process.stop.is_set()
+    finally:
+        task.cancel()
+        stopped.cancel()

@@ -1,0 +1,275 @@
+"""Carries a plan out, object by object: each write is a compare-and-swap or idempotent, and none holds up another.
+
+A change of orders uses up limits from the moment it is sent until its outcome is known. When the answer is lost, the
+object is read before anything else is decided about its node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controllers.node_policy.figures import Figures
+from controllers.node_policy.plan import Plan, PolicyView, SpecChange, StateView, read_state
+from controllers.node_policy.plan.events import About, PlanEvent
+from crds.models.conditions import Status, find_condition
+from crds.models.node_policy import NodePolicyStatus
+from crds.models.node_state import NodeRollout
+from runtime.api import AlreadyExists, Api, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
+from runtime.event_recorder import EventRecorder
+from runtime.resources import CONFIG_MAPS, NAMESPACE, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.status_writer import StatusWriter
+from runtime.store import Entry, Store
+from runtime.work_queue import Retry
+
+log = logging.getLogger(__name__)
+
+# Errors that say for certain that the write did not happen.
+_REFUSED = (BadRequest, Forbidden, Invalid, NotFound, Unauthorized)
+
+
+@dataclass(slots=True)
+class _NodeWork:
+    creation: dict[str, Any] | None = None
+    deletion: StateView | None = None
+    change: SpecChange | None = None
+    rollout: tuple[StateView, NodeRollout] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyWork:
+    uid: str
+    status: NodePolicyStatus
+    events: tuple[PlanEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """Whose objects have to be written now, by name."""
+
+    nodes: list[str] = field(default_factory=list)
+    policies: list[str] = field(default_factory=list)
+
+
+class Writer:
+    """Holds the newest plan and writes it, one object at a time. `replan` is called when a plan was out of date."""
+
+    def __init__(
+        self,
+        api: Api,
+        states: Store[StateView],
+        policies: Store[PolicyView],
+        recorder: EventRecorder,
+        figures: Figures,
+        *,
+        field_manager: str,
+        may_write: Callable[[], bool],
+        replan: Callable[[], None],
+    ) -> None:
+        self.in_flight: dict[str, frozenset[str]] = {}
+        """By node: policies whose limits a change uses that was sent and whose outcome is not known yet."""
+        self._api = api
+        self._states = states
+        self._policies = policies
+        self._recorder = recorder
+        self._figures = figures
+        self._manager = field_manager
+        self._may_write = may_write
+        self._replan = replan
+        self._state_status = StatusWriter(api, NPU_NODE_STATES, field_manager, fields=("rollout",))
+        self._policy_status = StatusWriter(api, NPU_NODE_POLICIES, field_manager)
+        self._nodes: dict[str, _NodeWork] = {}
+        self._policy_work: dict[str, _PolicyWork] = {}
+        self._doubtful: set[str] = set()
+
+    def post(self, plan: Plan, policies: Mapping[str, PolicyView], states: Mapping[str, StateView]) -> Posted:
+        """Replace what was to be written by what this plan wants; `policies` and `states` are what it was made from."""
+        nodes: dict[str, _NodeWork] = {}
+        for name, creation in plan.creations.items():
+            nodes[name] = _NodeWork(creation=creation)
+        for name, change in plan.specs.items():
+            if change is not None:
+                nodes[name] = _NodeWork(change=change)
+        for name, state in plan.deletions.items():
+            nodes[name] = _NodeWork(deletion=state)
+        for name, rollout in plan.rollouts.items():
+            nodes.setdefault(name, _NodeWork()).rollout = (states[name], rollout)
+        self._nodes = nodes
+        self._policy_work = {
+            name: _PolicyWork(
+                policies[name].uid,
+                status,
+                tuple(event for event in plan.events if (event.about, event.name) == (About.POLICY, name)),
+            )
+            for name, status in plan.policy_statuses.items()
+        }
+        for event in plan.events:
+            if event.about is About.SETTINGS:
+                self._tell(event, {"metadata": {"name": event.name, "namespace": NAMESPACE}})
+        return Posted([*nodes, *(name for name in self._doubtful if name not in nodes)], list(self._policy_work))
+
+    async def write_node(self, name: str) -> None:
+        """Write what the newest plan wants for one node. Raises ApiError to be tried again."""
+        self._check_leadership()
+        if name in self._doubtful:
+            await self._look_again(name)
+            return
+        work = self._nodes.get(name)
+        if work is None:
+            return
+        if work.creation is not None:
+            await self._create(name, work.creation)
+        elif work.deletion is not None:
+            await self._delete(name, work.deletion)
+        elif work.change is not None:
+            await self._change(name, work.change)
+        elif work.rollout is not None:
+            await self._write_rollout(name, *work.rollout)
+        if self._nodes.get(name) is work:
+            del self._nodes[name]
+
+    async def write_policy(self, name: str) -> None:
+        """Write the status of one policy. Raises ApiError to be tried again."""
+        self._check_leadership()
+        work = self._policy_work.get(name)
+        if work is None:
+            return
+        entry = self._policies.entry(name)
+        if entry is not None and entry.uid == work.uid:
+            await self._write_status(entry, work)
+        if self._policy_work.get(name) is work:
+            del self._policy_work[name]
+
+    def _check_leadership(self) -> None:
+        if not self._may_write():
+            raise Retry("this process does not lead", 1.0)
+
+    async def _create(self, name: str, spec: dict[str, Any]) -> None:
+        try:
+            answer = await self._api.create(NPU_NODE_STATES, {"metadata": {"name": name}, "spec": spec})
+        except AlreadyExists:
+            await self._refresh(name)
+        else:
+            self._states.apply_event("ADDED", answer)
+
+    async def _delete(self, name: str, planned: StateView) -> None:
+        entry = self._entry_as_planned(name, planned)
+        if entry is None:
+            return
+        version = str(entry.resource_version)
+        try:
+            await self._api.delete(NPU_NODE_STATES, name, uid=entry.uid, resource_version=version)
+        except NotFound:
+            log.info("NPUNodeState %s is gone already", name)
+        except Conflict:
+            await self._refresh(name)
+        else:
+            self._state_status.forget(entry.uid)
+            log.info("NPUNodeState %s was deleted: its Node is gone for good", name)
+
+    async def _change(self, name: str, change: SpecChange) -> None:
+        entry = self._entry_as_planned(name, change.state)
+        if entry is None:
+            return
+        spec = change.spec()
+        # Everything from here on until the answer may have happened.
+        self.in_flight[name] = change.charged
+        try:
+            answer = await self._api.apply(
+                NPU_NODE_STATES,
+                {"metadata": {"name": name, "resourceVersion": str(entry.resource_version)}, "spec": spec},
+                field_manager=self._manager,
+            )
+            self._states.apply_event("MODIFIED", answer)
+        except Conflict:
+            self.in_flight.pop(name, None)
+            await self._refresh(name)
+            return
+        except _REFUSED:
+            self.in_flight.pop(name, None)
+            self._replan()
+            raise
+        except BaseException:
+            self._doubtful.add(name)
+            raise
+        self.in_flight.pop(name, None)
+        self._replan()
+        log.info("NPUNodeState %s has new orders, revision %s", name, spec["revision"])
+        if read_state(answer).orders != change.orders:
+            await self._replace_spec(name, spec, answer["metadata"]["resourceVersion"])
+
+    async def _replace_spec(self, name: str, spec: dict[str, Any], version: str) -> None:
+        """An apply leaves entries alone that another manager has put there; the orders are ours alone."""
+        log.warning("NPUNodeState %s held orders of another writer; they are replaced", name)
+        patch: list[dict[str, Any]] = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "replace", "path": "/spec", "value": spec},
+        ]
+        self._states.apply_event("MODIFIED", await self._api.patch(NPU_NODE_STATES, name, patch))
+
+    async def _write_rollout(self, name: str, planned: StateView, rollout: NodeRollout) -> None:
+        entry = self._entry_as_planned(name, planned)
+        if entry is None:
+            return
+        observed = {
+            "metadata": {"name": name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
+            "status": {"rollout": planned.rollout.to_object()} if planned.rollout is not None else {},
+        }
+        await self._status(self._state_status, self._states, observed, {"rollout": rollout.to_object()})
+
+    async def _write_status(self, entry: Entry[PolicyView], work: _PolicyWork) -> None:
+        stands = entry.record.status if entry.record is not None else None
+        observed = {
+            "metadata": {"name": entry.key.name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
+            "status": stands.to_object() if stands is not None else {},
+        }
+        if await self._status(self._policy_status, self._policies, observed, work.status.to_object()):
+            for event in work.events:
+                self._tell(event, observed)
+        ready = find_condition(work.status.conditions, "Ready")
+        if ready is not None and ready.status is Status.TRUE:
+            self._figures.generation_ready(entry.uid, work.status.observed_generation or 0)
+
+    async def _status(
+        self, writer: StatusWriter, store: Store[Any], observed: dict[str, Any], status: dict[str, Any]
+    ) -> bool:
+        """Write a status; False when it stood so already, or the object is gone or another one has its name now."""
+        try:
+            answer = await writer.write(observed, status)
+        except (Conflict, NotFound):
+            writer.forget(str(observed["metadata"]["uid"]))
+            return False
+        if answer is None:
+            return False
+        store.apply_event("MODIFIED", answer)
+        return True
+
+    def _entry_as_planned(self, name: str, planned: StateView) -> Entry[StateView] | None:
+        """The object as it is known now, if it still is what the plan was made from."""
+        entry = self._states.entry(name)
+        if entry is None or entry.record != planned:
+            self._replan()
+            return None
+        return entry
+
+    async def _look_again(self, name: str) -> None:
+        """A change was sent and its answer lost: only the object itself tells whether it happened."""
+        await self._refresh(name)
+        self._doubtful.discard(name)
+        self.in_flight.pop(name, None)
+
+    async def _refresh(self, name: str) -> None:
+        try:
+            found = await self._api.get(NPU_NODE_STATES, name)
+        except NotFound:
+            log.info("NPUNodeState %s is gone", name)
+        else:
+            self._states.apply_event("MODIFIED", found)
+        self._replan()
+
+    def _tell(self, event: PlanEvent, about: Mapping[str, Any]) -> None:
+        resource = NPU_NODE_POLICIES if event.about is About.POLICY else CONFIG_MAPS
+        say = self._recorder.warning if event.warning else self._recorder.normal
+        say(resource, about, event.reason, event.message)
