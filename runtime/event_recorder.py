@@ -18,7 +18,7 @@ from runtime.resources import EVENTS, Resource
 
 log = logging.getLogger(__name__)
 
-# Limits of events.k8s.io/v1 (k8s.io/api/events/v1 types.go): the server refuses longer ones.
+# Limits of events.k8s.io/v1 (k8s.io/api/events/v1 types.go), in bytes of UTF-8: the server refuses longer ones.
 _NOTE_LIMIT = 1024
 _REASON_LIMIT = 128
 _NAME_LIMIT = 253
@@ -142,10 +142,18 @@ class EventRecorder:
             "metadata": {"name": f"{name[: _NAME_LIMIT - 17].rstrip('.-')}.{digest}", "namespace": namespace},
             "eventTime": moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "type": kind,
-            "reason": reason[:_REASON_LIMIT],
+            "reason": _cut(reason, _REASON_LIMIT),
             "action": "Reconcile",
-            "note": message if len(message) <= _NOTE_LIMIT else message[: _NOTE_LIMIT - 1] + "…",
+            "note": _cut(message, _NOTE_LIMIT),
             "regarding": {key: value for key, value in regarding.items() if value},
             "reportingController": f"npufleet.io/{self._component}",
             "reportingInstance": self._instance,
         }
+
+
+def _cut(text: str, limit: int) -> str:
+    """`text` in at most `limit` bytes of UTF-8, with a mark where it was cut."""
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    return data[: limit - 3].decode(errors="ignore") + "..."

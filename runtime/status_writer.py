@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from runtime.api import Api, Object
+from runtime.api import Api, Conflict, Object
 from runtime.resources import Resource
 from runtime.store import parse_version
 
@@ -41,8 +41,9 @@ class StatusWriter:
 
         `observed` is the object as last read: metadata (name, namespace, uid, resourceVersion) and status. Conditions
         in `status` must already be merged with the observed ones, so that lastTransitionTime moves on a change only.
-        The UID goes along, so a status is never written to another incarnation of the name (Conflict).
-        `compare_and_swap` makes it fail with Conflict when anything in the object changed since `observed`.
+        `compare_and_swap` makes it fail with Conflict when anything in the object changed since `observed`. Without
+        it, a write that met another incarnation of the name is Conflict too, but it has happened: the API server
+        ignores metadata.uid in the status of custom resources (tried on 1.37). Reconcile again, with the new object.
         Raises NotFound when the object is gone, ValueError for a field that is not this writer's.
         """
         desired = _without_none(status)
@@ -62,7 +63,11 @@ class StatusWriter:
             field_manager=self._manager,
             subresource="status",
         )
-        version = parse_version((answer.get("metadata") or {}).get("resourceVersion"))
+        written = answer.get("metadata") or {}
+        if written.get("uid") != uid:
+            text = f"{self._resource.full_name} {metadata['name']} is another object now (UID {written.get('uid')})"
+            raise Conflict(409, "Conflict", text)
+        version = parse_version(written.get("resourceVersion"))
         self._written[uid] = (version, answer.get("status") or {})
         return answer
 

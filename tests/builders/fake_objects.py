@@ -151,15 +151,21 @@ class Objects:
         wanted = {key: copy.deepcopy(value) for key, value in body.items() if key not in {"apiVersion", "kind"}}
         metadata = dict(wanted.pop("metadata", {}))
         if old is None:
-            if part or metadata.get("uid") or metadata.get("resourceVersion"):
+            if part:
                 raise Refused(404, "NotFound", f'{resource.full_name} "{name}" not found')
+            if metadata.get("uid"):  # a resourceVersion is no obstacle: the real server creates the object
+                raise Refused(409, "Conflict", "uid mismatch: no existing object was found")
             old_or_new = self.create(resource, {"metadata": {"name": name}}, namespace)
             uid = old_or_new["metadata"]["uid"]
             self._withdraw(resource, name, namespace)
             base = old_or_new
         else:
-            self._check(old, metadata)
+            self._check(old, {"resourceVersion": metadata.get("resourceVersion")})
             uid, base = old["metadata"]["uid"], copy.deepcopy(old)
+            # The status of custom resources takes any uid; everything else wants the one it has.
+            custom = "." in resource.group and not resource.group.endswith(".k8s.io")
+            if metadata.get("uid", uid) != uid and not (part == "status" and custom):
+                raise Refused(422, "Invalid", "metadata.uid: field is immutable", [_cause("metadata.uid")])
         own = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
         if own:
             wanted["metadata"] = own

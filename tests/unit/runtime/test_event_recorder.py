@@ -109,8 +109,9 @@ async def test_draining_at_shutdown_is_bounded() -> None:
 
 async def test_long_texts_and_names_are_cut_to_what_the_api_takes() -> None:
     async with FakeApi() as server, server.client() as api, recorder(api) as events:
-        events.warning(NPU_NODE_POLICIES, {"metadata": {"name": "n" * 253, "uid": "u"}}, "R" * 300, "m" * 5000)
+        events.warning(NPU_NODE_POLICIES, {"metadata": {"name": "n" * 253, "uid": "u"}}, "R" * 300, "ä" * 5000)
         await until(lambda: server.calls("POST", EVENTS))
         body = server.calls("POST", EVENTS)[0].body
         assert len(body["metadata"]["name"]) <= 253
-        assert len(body["note"]) == 1024 and len(body["reason"]) == 128
+        assert len(body["note"].encode()) in {1023, 1024} and len(body["reason"]) == 128
+        assert body["note"].endswith("ä...")

@@ -54,7 +54,7 @@ async def test_each_writer_keeps_to_its_own_fields() -> None:
             await binder.write(observed, {"publication": {}})
 
 
-async def test_another_incarnation_of_the_name_gets_no_status_of_the_old_one() -> None:
+async def test_a_status_for_an_object_that_was_deleted_or_replaced_is_reported() -> None:
     async with FakeApi() as server, server.client() as api:
         old = server.objects.create(NPU_NODE_STATES, {"metadata": {"name": "n"}})
         writer = StatusWriter(api, NPU_NODE_STATES, "m")
@@ -63,8 +63,12 @@ async def test_another_incarnation_of_the_name_gets_no_status_of_the_old_one() -
             await writer.write(old, {"a": 1})
         server.objects.create(NPU_NODE_STATES, {"metadata": {"name": "n"}})
         with pytest.raises(Conflict):
-            await writer.write(old, {"a": 1})
+            await writer.write(old, {"a": 1}, compare_and_swap=True)
         assert "status" not in server.objects.get(NPU_NODE_STATES, "n")
+        with pytest.raises(Conflict, match="another object now"):
+            await writer.write(old, {"a": 1})
+        new = server.objects.get(NPU_NODE_STATES, "n")
+        assert await writer.write(new, {"a": 2}) is not None
 
 
 async def test_compare_and_swap_refuses_when_anything_changed() -> None:
