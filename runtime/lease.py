@@ -37,9 +37,6 @@ class LeaseApi(Protocol):
     async def replace(
         self, resource: Resource, body: Object, namespace: str | None = None, *, urgent: bool = False
     ) -> Object: ...
-    async def apply(
-        self, resource: Resource, body: Object, *, field_manager: str | None = None, namespace: str | None = None
-    ) -> Object: ...
 
 
 class LeadershipLost(Exception):  # noqa: N818 - an end, raised so that the process ends
@@ -256,6 +253,7 @@ class Heartbeat:
         self._now = now
         self._sleep = sleep
         self._random = jitter or random.Random()  # noqa: S311 - spreads renewals, guards nothing
+        self._lease: Object | None = None
         self._backoff = Backoff(2.0, min(60.0, max(2.0, renew_seconds / 2)), self._random)
 
     async def run(self) -> None:
@@ -274,24 +272,38 @@ class Heartbeat:
                 await self._sleep(self._renew * self._random.uniform(0.9, 1.0))
 
     async def renew(self) -> None:
-        """One renewal; creates the Lease when it is missing. Raises ApiError."""
-        await self._api.apply(
-            LEASES,
-            {
-                "metadata": {
-                    "name": self.name,
-                    "namespace": self._namespace,
-                    "labels": {"app.kubernetes.io/component": self._component},
-                },
-                "spec": {
-                    "holderIdentity": self._node,
-                    "leaseDurationSeconds": self._duration,
-                    "renewTime": _micro_time(self._now()),
-                },
-            },
-            field_manager=self._component,
-            namespace=self._namespace,
-        )
+        """One renewal; creates the Lease when it is missing. Raises ApiError.
+
+        By create and update only, so that the daemon needs no right to patch Leases.
+        """
+        for last in (False, True):
+            try:
+                if self._lease is None:
+                    self._lease = await self._read()
+                self._lease = await self._write(self._lease)
+                return
+            except (Conflict, NotFound):
+                self._lease = None  # somebody changed, created or deleted it since it was read: look again
+                if last:
+                    raise
+
+    async def _read(self) -> Object | None:
+        try:
+            return await self._api.get(LEASES, self.name, self._namespace)
+        except NotFound:
+            return None
+
+    async def _write(self, lease: Object | None) -> Object:
+        spec = {
+            "holderIdentity": self._node,
+            "leaseDurationSeconds": self._duration,
+            "renewTime": _micro_time(self._now()),
+        }
+        if lease is not None:
+            return await self._api.replace(LEASES, {**lease, "spec": {**(lease.get("spec") or {}), **spec}})
+        labels = {"app.kubernetes.io/component": self._component}
+        metadata = {"name": self.name, "namespace": self._namespace, "labels": labels}
+        return await self._api.create(LEASES, {"metadata": metadata, "spec": spec}, self._namespace)
 
 
 def daemon_lease_name(component: str, node: str) -> str:

@@ -84,6 +84,8 @@ def setup(component: str, *, log_format: str = "json", level: str = "info", stre
     root.setLevel(level.upper())
     # kopf tells of each handler call; what our own reconcile logs says more.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, root.level))
+    # It warns that it leaves signals alone, which is what it is meant to do: runtime.process handles them.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
 
 

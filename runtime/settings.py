@@ -80,8 +80,20 @@ def add_arguments(parser: argparse.ArgumentParser, *, port: int, environment: Ma
         metavar="HOST:PORT",
         help=f"where /metrics, /healthz and /readyz are served; port 0 picks a free one (default :{port})",
     )
-    group.add_argument("--log-format", choices=LOG_FORMATS, default=default("LOG_FORMAT", "json"), help="default json")
-    group.add_argument("--log-level", choices=LOG_LEVELS, default=default("LOG_LEVEL", "info"), help="default info")
+    group.add_argument(
+        "--log-format",
+        type=_argument(_one_of(LOG_FORMATS)),
+        default=default("LOG_FORMAT", "json"),
+        metavar="|".join(LOG_FORMATS),
+        help="default json",
+    )
+    group.add_argument(
+        "--log-level",
+        type=_argument(_one_of(LOG_LEVELS)),
+        default=default("LOG_LEVEL", "info"),
+        metavar="|".join(LOG_LEVELS),
+        help="default info",
+    )
     group.add_argument(
         "--writes-per-second",
         type=_argument(_positive),
@@ -99,11 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, port: int, environment: Ma
 
 
 def from_arguments(component: str, arguments: argparse.Namespace) -> Settings:
-    """Settings from what `add_arguments` parsed. A default from the environment is checked like an argument."""
-    for name, choices in (("log_format", LOG_FORMATS), ("log_level", LOG_LEVELS)):
-        value = getattr(arguments, name)
-        if value not in choices:
-            raise ValueError(f"NPUFLEET_{name.upper()} is {value!r}; allowed: {', '.join(choices)}")
+    """Settings from what `add_arguments` parsed (which also checked what came from the environment)."""
     return Settings(
         component=component,
         kubeconfig=arguments.kubeconfig,
@@ -126,6 +134,17 @@ def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return convert
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    """Like argparse's `choices`, which do not hold for defaults and so not for the environment."""
+
+    def check(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
+        return text
+
+    return check
 
 
 def _positive(text: str) -> float:

@@ -35,14 +35,6 @@ class MemoryApi:
     ) -> Object:
         return await self._call("replace", lambda: self.objects.replace(resource, body, namespace))
 
-    async def apply(
-        self, resource: Resource, body: Object, *, field_manager: str | None = None, namespace: str | None = None
-    ) -> Object:
-        name = body["metadata"]["name"]
-        return await self._call(
-            "apply", lambda: self.objects.apply(resource, name, body, field_manager or "test", namespace)
-        )
-
     async def _call(self, verb: str, act: Callable[[], Object]) -> Object:
         self.calls.append(verb)
         self.fault("before", verb)

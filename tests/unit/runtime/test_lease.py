@@ -345,7 +345,8 @@ def test_a_heartbeat_creates_and_renews_the_lease_of_its_daemon() -> None:
         found = objects.get(LEASES, "npufleet-vfio-binder.node-atom", NAMESPACE)
         assert found["spec"]["holderIdentity"] == "node-atom" and found["spec"]["leaseDurationSeconds"] == 900
         await asyncio.sleep(3600)
-        assert 12 <= len(api.calls) <= 14, "about every five minutes"
+        assert 12 <= api.calls.count("replace") <= 14, "about every five minutes"
+        assert api.calls[:2] == ["get", "create"] and api.calls.count("get") == 1
         again = objects.get(LEASES, "npufleet-vfio-binder.node-atom", NAMESPACE)
         assert again["spec"]["renewTime"] > found["spec"]["renewTime"]
         task.cancel()
@@ -370,6 +371,20 @@ def test_a_heartbeat_outlives_an_outage_well_within_its_duration() -> None:
         await asyncio.sleep(61)
         assert len(api.calls) > calls
         task.cancel()
+
+    run_virtual(main())
+
+
+def test_a_heartbeat_survives_a_deleted_and_a_changed_lease() -> None:
+    async def main() -> None:
+        objects = Objects()
+        heartbeat = beat(MemoryApi(objects))
+        await heartbeat.renew()
+        objects.edit(LEASES, heartbeat.name, NAMESPACE, metadata_labels={"a": "b"})
+        await heartbeat.renew()
+        objects.delete(LEASES, heartbeat.name, NAMESPACE)
+        await heartbeat.renew()
+        assert objects.get(LEASES, heartbeat.name, NAMESPACE)["spec"]["holderIdentity"] == "node-atom"
 
     run_virtual(main())
 
