@@ -179,7 +179,11 @@ class Writer:
         try:
             answer = await self._api.apply(
                 NPU_NODE_STATES,
-                {"metadata": {"name": name, "resourceVersion": str(entry.resource_version)}, "spec": spec},
+                # The UID as well: an apply whose object is gone would make a new one, whatever its resourceVersion.
+                {
+                    "metadata": {"name": name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
+                    "spec": spec,
+                },
                 field_manager=self._manager,
             )
             self._states.apply_event("MODIFIED", answer)
@@ -217,34 +221,44 @@ class Writer:
             "metadata": {"name": name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
             "status": {"rollout": planned.rollout.to_object()} if planned.rollout is not None else {},
         }
-        await self._status(self._state_status, self._states, observed, {"rollout": rollout.to_object()})
+        try:
+            answer = await self._state_status.write(observed, {"rollout": rollout.to_object()})
+        except (Conflict, NotFound):
+            await self._refresh(name)
+        else:
+            if answer is not None:
+                self._states.apply_event("MODIFIED", answer)
 
     async def _write_status(self, entry: Entry[PolicyView], work: _PolicyWork) -> None:
         stands = entry.record.status if entry.record is not None else None
+        name = entry.key.name
         observed = {
-            "metadata": {"name": entry.key.name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
+            "metadata": {"name": name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
             "status": stands.to_object() if stands is not None else {},
         }
-        if await self._status(self._policy_status, self._policies, observed, work.status.to_object()):
+        try:
+            # The status of a custom resource takes any UID; only the resourceVersion keeps it from a namesake.
+            answer = await self._policy_status.write(observed, work.status.to_object(), compare_and_swap=True)
+        except (Conflict, NotFound):
+            self._policy_status.forget(entry.uid)
+            await self._refresh_policy(name)
+            return
+        if answer is not None:
+            self._policies.apply_event("MODIFIED", answer)
             for event in work.events:
                 self._tell(event, observed)
         ready = find_condition(work.status.conditions, "Ready")
         if ready is not None and ready.status is Status.TRUE:
             self._figures.generation_ready(entry.uid, work.status.observed_generation or 0)
 
-    async def _status(
-        self, writer: StatusWriter, store: Store[Any], observed: dict[str, Any], status: dict[str, Any]
-    ) -> bool:
-        """Write a status; False when it stood so already, or the object is gone or another one has its name now."""
+    async def _refresh_policy(self, name: str) -> None:
         try:
-            answer = await writer.write(observed, status)
-        except (Conflict, NotFound):
-            writer.forget(str(observed["metadata"]["uid"]))
-            return False
-        if answer is None:
-            return False
-        store.apply_event("MODIFIED", answer)
-        return True
+            found = await self._api.get(NPU_NODE_POLICIES, name)
+        except NotFound:
+            log.info("NPUNodePolicy %s is gone", name)
+        else:
+            self._policies.apply_event("MODIFIED", found)
+        self._replan()
 
     def _entry_as_planned(self, name: str, planned: StateView) -> Entry[StateView] | None:
         """The object as it is known now, if it still is what the plan was made from."""

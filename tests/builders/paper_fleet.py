@@ -7,47 +7,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controllers.node_policy.plan import Cache, Plan, World, plan, read_node, read_policy, read_state
 from tests.builders import objects
+from tests.builders.paper_binder import Card, address, report_on
 
 Object = dict[str, Any]
 START = datetime(2026, 11, 30, 12, tzinfo=UTC)
-FORMER = "rebellions"
-
-
-@dataclass
-class Card:
-    """One device of a machine. `bound`: npufleet has it on a VFIO driver."""
-
-    product: str = "RBLN-CA25"
-    vendor: str = "1eff"
-    device: str = "1250"
-    serial: str = ""
-    numa_node: int | None = 0
-    users: list[str] = field(default_factory=list)
-    vetoes: list[str] = field(default_factory=list)
-    bound: bool = False
-    fails: bool = False
-
-    def inventory(self, address: str) -> Object:
-        entry = objects.inventory_device(address, kind={"vendor": self.vendor, "device": self.device})
-        entry |= {"product": self.product, "driver": "vfio-pci" if self.bound else FORMER}
-        if self.serial:
-            entry["serial"] = self.serial
-        if self.numa_node is not None:
-            entry["numaNode"] = self.numa_node
-        entry["usedBy"] = [{"kind": "Process", "name": name} for name in self.users]
-        entry["vetoes"] = [{"reason": "MountedDisk", "message": text} for text in self.vetoes]
-        return entry
-
-
-def address(number: int) -> str:
-    """Addresses that sort as their numbers."""
-    return f"0000:{0x20 + number:02x}:00.0"
 
 
 class PaperFleet:
@@ -139,60 +107,11 @@ class PaperFleet:
         state = self.states[name]
         if state["spec"]["nodeUID"] != self.nodes[name]["metadata"]["uid"]:
             return False
-        orders = {entry["address"]: entry for entry in state["spec"].get("devices", [])}
-        reports = [self._obey(name, orders[place]) for place in sorted(orders)]
-        for place, card in sorted(self.cards[name].items()):
-            if card.bound and place not in orders:
-                reports.append(objects.device_report(place, "Pending", "Orphaned", former_driver=FORMER))
-        generation = state["metadata"]["generation"]
-        boot = self.nodes[name]["status"]["nodeInfo"]["bootID"]
-        found = [card.inventory(place) for place, card in sorted(self.cards[name].items())]
-        said = {
-            "bindings": objects.report(reports, generation=generation, boot_id=boot),
-            "inventory": objects.report(found, generation=generation, boot_id=boot),
-        }
+        said = report_on(state, self.cards[name], self.nodes[name]["status"]["nodeInfo"]["bootID"])
         status = state.setdefault("status", {})
         news = any(status.get(subtree) != report for subtree, report in said.items())
         status.update(said)
         return news
-
-    def _obey(self, name: str, order: Object) -> Object:
-        place, intent = order["address"], order["intent"]
-        card = self.cards[name].get(place)
-        if card is None:
-            return objects.device_report(place, "Blocked", "DeviceMissing")
-        wanted = order["mode"] == "Passthrough"
-        kind = (card.vendor, card.device)
-        if kind != (order["identity"]["vendor"], order["identity"]["device"]):
-            return objects.device_report(place, "Blocked", "IdentityMismatch")
-        if intent == "Hold":
-            as_ordered = card.bound == wanted
-            return self._say(card, place, *(("Ready", "Bound") if as_ordered else ("Pending", "Held")))
-        if intent == "Release":
-            return self._release(card, place, order)
-        if card.bound == wanted:
-            return self._say(card, place, "Ready", "Bound" if wanted else "NativeDriver")
-        if card.vetoes:
-            return self._say(card, place, "Blocked", "Vetoed", message=card.vetoes[0])
-        if card.users:
-            return self._say(card, place, "Blocked", "InUse", message=f"in use by {card.users[0]}")
-        if card.fails:
-            return self._say(card, place, "Failed", "BindFailed", message="EINVAL at drivers_probe")
-        card.bound = wanted
-        return self._say(card, place, "Ready", "Bound" if wanted else "NativeDriver")
-
-    def _release(self, card: Card, place: str, order: Object) -> Object:
-        if card.bound and order["onRelease"] == "Restore":
-            if card.users:
-                return self._say(card, place, "Blocked", "InUse")
-            card.bound = False
-        return objects.device_report(place, "Released", "Restored")
-
-    @staticmethod
-    def _say(card: Card, place: str, state: str, reason: str, **more: Any) -> Object:
-        if card.bound:
-            more["former_driver"] = FORMER
-        return objects.device_report(place, state, reason, **more)
 
     # Both together.
 

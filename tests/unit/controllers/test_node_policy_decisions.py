@@ -1,14 +1,19 @@
 """Which policy decides which device: precedence, first match, limits, conflicts on both sides, devices left alone."""
 
 from itertools import permutations
+from typing import Any
 
 import pytest
 
 from tests.builders.objects import device_rule, node_policy
-from tests.builders.paper_fleet import Card, PaperFleet, address
+from tests.builders.paper_binder import Card, address
+from tests.builders.paper_fleet import PaperFleet
 
 A, B, C, D = (address(n) for n in range(4))
-CA22 = {"product": "RBLN-CA22", "device": "1220"}
+
+
+def ca22(**given: Any) -> Card:
+    return Card(product="RBLN-CA22", device="1220", **given)
 
 
 def fleet_of(cards: dict[str, Card] | int = 4, **labels: str) -> PaperFleet:
@@ -22,7 +27,7 @@ def modes(fleet: PaperFleet, node: str = "node") -> dict[str, str]:
 
 
 def test_first_matching_rule_of_a_policy_decides() -> None:
-    fleet = fleet_of({A: Card(), B: Card(**CA22)})
+    fleet = fleet_of({A: Card(), B: ca22()})
     rules = [
         device_rule("one", products=["RBLN-CA22"], mode="Container"),
         device_rule("all", match={"vendors": ["1eff"]}),
@@ -34,7 +39,7 @@ def test_first_matching_rule_of_a_policy_decides() -> None:
 
 
 def test_higher_priority_wins_device_by_device_and_both_sides_show_it() -> None:
-    fleet = fleet_of({A: Card(), B: Card(**CA22)})
+    fleet = fleet_of({A: Card(), B: ca22()})
     fleet.add_policy(
         node_policy("low", match=None, rules=[device_rule("all", match={"vendors": ["1eff"]})], priority=1)
     )
@@ -144,12 +149,10 @@ def test_lowered_limit_keeps_the_lowest_addresses_and_gives_the_rest_back() -> N
 
 
 @pytest.mark.parametrize(
-    ("obstacle", "reason"), [({"users": ["qemu-kvm"]}, "InUse"), ({"vetoes": ["root disk"]}, "Vetoed")]
+    ("card", "reason"), [(Card(users=["qemu-kvm"]), "InUse"), (Card(vetoes=["root disk"]), "Vetoed")]
 )
-def test_device_that_cannot_be_had_uses_up_no_limit_and_is_reported(
-    obstacle: dict[str, list[str]], reason: str
-) -> None:
-    fleet = fleet_of({A: Card(**obstacle), B: Card(), C: Card(), D: Card()})
+def test_device_that_cannot_be_had_uses_up_no_limit_and_is_reported(card: Card, reason: str) -> None:
+    fleet = fleet_of({A: card, B: Card(), C: Card(), D: Card()})
     rules = [device_rule("vms", limit=2), device_rule("rest", mode="Container")]
     fleet.add_policy(node_policy("p", rules=rules))
     fleet.settle()
@@ -227,7 +230,7 @@ def test_device_that_becomes_unmanaged_is_given_back_first() -> None:
 
 
 def test_address_of_another_kind_is_reported_and_never_ordered() -> None:
-    fleet = fleet_of({A: Card(**CA22), B: Card()})
+    fleet = fleet_of({A: ca22(), B: Card()})
     rule = device_rule(match={"products": ["RBLN-CA25"], "addresses": [A, B]})
     fleet.add_policy(node_policy("p", rules=[rule]))
     fleet.settle()
@@ -254,7 +257,7 @@ def test_address_of_another_kind_is_reported_and_never_ordered() -> None:
     ],
 )
 def test_all_criteria_of_a_match_must_hold(match: dict[str, object], expected: set[str]) -> None:
-    fleet = fleet_of({A: Card(serial="S-1"), B: Card(**CA22, numa_node=1)})
+    fleet = fleet_of({A: Card(serial="S-1"), B: ca22(numa_node=1)})
     fleet.add_policy(node_policy("p", rules=[device_rule(match=match)]))
     fleet.settle()
     assert set(modes(fleet)) == expected
@@ -326,7 +329,7 @@ def test_another_card_at_the_address_is_a_change_with_an_identity_of_its_own() -
     fleet = fleet_of({A: Card()})
     fleet.add_policy(node_policy("p", rules=[device_rule(match={"vendors": ["1eff"]})]))
     fleet.settle()
-    fleet.cards["node"][A] = Card(**CA22)
+    fleet.cards["node"][A] = ca22()
     fleet.report("node")
     fleet.settle()
     assert fleet.orders("node")[A]["identity"]["device"] == "1220"

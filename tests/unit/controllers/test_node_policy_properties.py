@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from controllers.node_policy.plan import Cache, Plan, World, plan
 from tests.builders.examples import at_least
 from tests.builders.objects import device_rule, node_policy
-from tests.builders.paper_fleet import Card, PaperFleet, address
+from tests.builders.paper_binder import Card, address
+from tests.builders.paper_fleet import PaperFleet
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -58,7 +59,7 @@ def policy_of(number: int, *, limits: bool = True, paused: bool = True) -> Objec
         rule = device_rule(f"r{index}", match=digits.pick(MATCHES), mode=mode)
         limit = digits.pick((None, None, 1, 2))
         rules.append(rule | ({"limit": limit} if limit and limits else {}))
-    state = {"state": "Paused"} if digits.pick((False,) * 5 + (True,)) and paused else {}
+    state: Object = {"state": "Paused"} if digits.pick((False,) * 5 + (True,)) and paused else {}
     return node_policy(
         name,
         rules=rules,

@@ -8,7 +8,8 @@ import pytest
 from controllers.node_policy.plan.admission import Budget, Candidate, admit
 from controllers.node_policy.plan.removal_hold import removal_hold, removal_id
 from tests.builders.objects import device_report, device_rule, node, node_policy, report
-from tests.builders.paper_fleet import Card, PaperFleet, address
+from tests.builders.paper_binder import Card, address
+from tests.builders.paper_fleet import PaperFleet
 
 A, B = address(0), address(1)
 POOL = {"pool": "x"}
@@ -66,7 +67,7 @@ def test_one_node_at_a_time_unless_the_policy_says_otherwise() -> None:
     fleet = fleet_of(nodes=4)
     fleet.add_policy(node_policy("p"))
     fleet.settle(only=[])
-    seen = []
+    seen: list[str] = []
     for name in fleet.nodes:
         fleet.report(name)
     while not (made := fleet.plan()).empty:
