@@ -30,7 +30,7 @@ class BoundedCalls:
     async def run(self, key: str, call: Callable[[], T]) -> T:
         """What ``call`` returns or raises; HungError names ``key``."""
         if key in self._hung:
-            raise HungError(f"an earlier try of {key} still hangs")
+            raise self._error(key)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
@@ -59,7 +59,11 @@ class BoundedCalls:
                 return await done
         except TimeoutError:
             self._hung.add(key)
-            raise HungError(f"{key} did not end within {self._deadline:g} s") from None
+            raise self._error(key) from None
+
+    def _error(self, key: str) -> HungError:
+        # The same words every time: they stand in a status.
+        return HungError(f"no answer within {self._deadline:g} s ({key})")
 
     async def each(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T | Exception]:
         """Several at once; what one raises is its result, so that one bad device does not cost the others."""

@@ -14,8 +14,10 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     """Builds benches on hosts of a description and closes them in the end."""
     benches: list[Bench] = []
 
-    def build(description: HostDescription, **more: float) -> Bench:
-        benches.append(bench := Bench(tmp_path / f"host{len(benches)}", description, **more))
+    def build(description: HostDescription, deadline_seconds: float = 5, read_seconds: float = 5) -> Bench:
+        root = tmp_path / f"host{len(benches)}"
+        bench = Bench(root, description, deadline_seconds=deadline_seconds, read_seconds=read_seconds)
+        benches.append(bench)
         return bench
 
     yield build

@@ -1,0 +1,265 @@
+"""What goes wrong while a device is changed costs that device, and is put right by the next pass."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from node_host.bounded_write import BoundedWriter
+from node_host.locks import Locks
+from node_host.pci import DEVICES, DRIVERS, DRIVERS_PROBE
+from tests.builders.binder import NPU, TWIN, Bench, audio, condition_of, graphics, host, npu, order, report_of, verdict
+from tests.builders.waiting import until
+
+Make = Callable[..., Bench]
+
+CARD, AUDIO = "0000:25:00.0", "0000:25:00.1"
+
+
+class Crash(BaseException):
+    """The process dies here: nothing of the program runs after it."""
+
+
+class CrashingWriter(BoundedWriter):
+    """Dies after its n-th write has reached the kernel."""
+
+    def __init__(self, bench: Bench, writes: int) -> None:
+        super().__init__(bench.host)
+        self._left = writes
+
+    async def write(self, path: str, data: bytes, locks: Locks) -> None:
+        await super().write(path, data, locks)
+        self._left -= 1
+        if self._left == 0:
+            raise Crash
+
+
+async def crashes_after(bench: Bench, writes: int) -> bool:
+    """Whether a binder that dies after that many writes got there at all."""
+    bench.restart(writer=CrashingWriter(bench, writes))
+    try:
+        await bench.run()
+    except Crash:
+        return True
+    return False
+
+
+async def test_a_binder_that_dies_after_any_write_of_a_bind_is_followed_by_one_that_finishes(make: Make) -> None:
+    writes = 0
+    crashed = True
+    while crashed:
+        writes += 1
+        bench = make(host(graphics(), audio()))
+        bench.order(order(CARD, vendor="10de", device="26b1", companions="Bind"))
+        crashed = await crashes_after(bench, writes)
+        bench.restart()
+        done = await bench.run()
+        assert verdict(done, CARD) == ("Ready", "Bound"), writes
+        assert verdict(done, AUDIO) == ("Ready", "Companion")
+        assert {name: entry.former_driver for name, entry in bench.journal().entries.items()} == {
+            CARD: "nvidia",
+            AUDIO: "snd_hda_intel",
+        }
+        bench.mark()
+        assert (await bench.run()).planned.is_empty
+        assert bench.writes == []
+    assert writes == 7
+
+
+async def test_a_binder_that_dies_after_any_write_of_a_return_is_followed_by_one_that_finishes(make: Make) -> None:
+    writes = 0
+    crashed = True
+    while crashed:
+        writes += 1
+        bench = make(host(graphics(), audio()))
+        bench.order(order(CARD, vendor="10de", device="26b1", companions="Bind"))
+        await bench.run()
+        bench.order(order(CARD, vendor="10de", device="26b1", intent="Release"))
+        crashed = await crashes_after(bench, writes)
+        bench.restart()
+        assert verdict(await bench.run(), CARD) == ("Released", "Released"), writes
+        assert (bench.driver(CARD), bench.driver(AUDIO)) == ("nvidia", "snd_hda_intel")
+        assert (bench.override(CARD), bench.override(AUDIO)) == ("(null)", "(null)")
+        assert bench.journal().entries == {}
+        bench.mark()
+        assert (await bench.run()).planned.is_empty
+        assert bench.writes == []
+    assert writes == 7
+
+
+async def test_a_binder_that_dies_in_a_bind_that_nobody_wants_any_more_is_undone(make: Make) -> None:
+    for writes in (1, 2, 3):
+        bench = make(host(npu()))
+        bench.order(order())
+        assert await crashes_after(bench, writes)
+        bench.order(order(intent="Release"))
+        bench.restart()
+        assert verdict(await bench.run()) == ("Released", "Released")
+        assert (bench.driver(), bench.override()) == ("rebellions", "(null)")
+        assert bench.journal().entries == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        (f"{DEVICES}/{NPU}/driver_override", "driver_override"),
+        (f"{DRIVERS}/rebellions/unbind", "unbind from rebellions"),
+        (DRIVERS_PROBE, "drivers_probe"),
+    ],
+)
+async def test_a_step_that_the_kernel_refuses_is_named_with_its_errno_and_rolled_back(
+    make: Make, path: str, step: str
+) -> None:
+    bench = make(host(npu()))
+    bench.kernel.fail_next(path, "ENOMEM")
+    bench.order(order())
+    done = await bench.run()
+    assert verdict(done) == ("Failed", "BindFailed")
+    assert report_of(done).message == f"{step}: ENOMEM (Cannot allocate memory); rolled back to rebellions"
+    assert (bench.driver(), bench.override()) == ("rebellions", "(null)")
+    assert bench.journal().entries == {}
+    bench.clock.advance(10)
+    assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_a_rollback_that_fails_too_keeps_the_journal_and_is_put_right_later(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.kernel.fail_next(f"probe:*:{NPU}", "EIO", times=4)
+    bench.order(order())
+    done = await bench.run()
+    assert verdict(done) == ("Failed", "BindFailed")
+    assert "not rolled back to rebellions: bind to rebellions: EIO" in report_of(done).message
+    assert bench.driver() is None
+    assert bench.journal().entries[NPU].former_driver == "rebellions"
+    bench.clock.advance(10)
+    assert verdict(await bench.run()) == ("Ready", "Bound")
+    bench.order(order(intent="Release"))
+    assert verdict(await bench.run()) == ("Released", "Released")
+    assert bench.driver() == "rebellions"
+
+
+async def test_a_stuck_unbind_marks_its_group_alone_and_is_picked_up_when_it_ends(make: Make) -> None:
+    bench = make(host(npu(), npu(TWIN, 21)), deadline_seconds=0.3)
+    bench.move(TWIN, None)
+    block = bench.kernel.block(f"{DRIVERS}/rebellions/unbind")
+    bench.order(order())
+    done = await bench.run()
+    assert verdict(done) == ("Blocked", "WriteStuck")
+    assert report_of(done).message == f"writing {NPU!r} to {DRIVERS}/rebellions/unbind has not come back"
+    bench.mark()
+    bench.order(order(), order(TWIN))
+    done = await bench.run()
+    assert verdict(done) == ("Blocked", "WriteStuck")
+    assert verdict(done, TWIN) == ("Ready", "Bound")
+    assert NPU not in {data for _, data in bench.writes}
+    block.release()
+    await until(lambda: bench.unstuck == 1)
+    bench.mark()
+    done = await bench.run()
+    assert verdict(done) == ("Ready", "Bound")
+    assert report_of(done).former_driver == "rebellions"
+    assert bench.writes == [("drivers_probe", NPU)]
+
+
+async def test_a_group_that_a_dead_binder_s_stuck_write_still_holds_is_locked_for_the_next_one(make: Make) -> None:
+    bench = make(host(npu(), npu(TWIN, 21)), deadline_seconds=0.3)
+    block = bench.kernel.block(f"{DRIVERS}/rebellions/unbind")
+    bench.order(order())
+    await bench.run()
+    bench.restart()
+    bench.mark()
+    done = await bench.run()
+    assert verdict(done) == ("Blocked", "GroupLocked")
+    assert "group-20 is locked by npufleet-vfio-binder (pid " in report_of(done).message
+    assert bench.writes == []
+    block.release()
+    await until(lambda: bench.driver() is None)
+    bench.clock.advance(10)
+    assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_a_device_that_is_pulled_out_while_it_is_bound_is_missing_and_not_remembered(make: Make) -> None:
+    for path in (f"{DEVICES}/{NPU}/driver_override", f"{DRIVERS}/rebellions/unbind", DRIVERS_PROBE):
+        bench = make(host(npu(), npu(TWIN, 21)))
+        block = bench.kernel.block(path)
+        bench.order(order(), order(TWIN))
+        running = asyncio.create_task(bench.run())
+        assert await asyncio.to_thread(block.wait_until_blocked)
+        await asyncio.to_thread(bench.kernel.hot_remove, NPU)
+        block.release()
+        done = await running
+        assert verdict(done) == ("Blocked", "DeviceMissing"), path
+        assert verdict(done, TWIN) == ("Ready", "Bound")
+        assert bench.journal().entries.keys() == {TWIN}
+        bench.hot_add(npu())
+        assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_what_changed_since_the_plan_is_seen_right_before_the_first_write(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.order(order())
+
+    async def somebody_opens_it(_: object) -> None:
+        bench.kernel.open_device("/dev/rbln0", comm="vllm")
+
+    done = await bench.binder.run(bench.orders, progress=somebody_opens_it)
+    assert done.planned.actions
+    assert verdict(done) == ("Blocked", "InUse")
+    assert bench.sysfs_writes == []
+
+
+async def test_another_device_that_came_to_the_address_since_the_plan_is_not_touched(make: Make) -> None:
+    bench = make(host(npu(serial="001eff1250000001")))
+    bench.order(order())
+
+    async def somebody_swaps_it(_: object) -> None:
+        bench.kernel.hot_remove(NPU)
+        bench.hot_add(npu(serial="001eff1250000002"))
+
+    done = await bench.binder.run(bench.orders, progress=somebody_swaps_it)
+    assert [outcome.reason for outcome in done.outcomes] == ["IdentityMismatch"]
+    assert bench.sysfs_writes == []
+
+
+async def test_a_device_that_somebody_moved_since_the_plan_is_planned_again(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.order(order())
+
+    async def somebody_unbinds_it(_: object) -> None:
+        bench.move(NPU, None)
+
+    done = await bench.binder.run(bench.orders, progress=somebody_unbinds_it)
+    assert verdict(done) == ("Blocked", "Changed")
+    assert bench.driver() is None
+    bench.clock.advance(10)
+    assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_a_host_without_a_former_driver_to_go_back_to_is_told_so_before_anything_is_written(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.order(order())
+    await bench.run()
+    real = bench.kernel.host()
+
+    class WithoutDriver(type(real)):  # type: ignore[misc]
+        def list(self, path: str) -> list[str]:
+            names: list[str] = super().list(path)
+            return [name for name in names if name != "rebellions"] if path == DRIVERS else names
+
+    bench.restart(host=WithoutDriver(bench.kernel))
+    bench.order(order(intent="Release"))
+    bench.mark()
+    done = await bench.run()
+    assert verdict(done) == ("Blocked", "DriverMissing")
+    assert bench.sysfs_writes == []
+    assert condition_of(done.bindings)[:2] == ("False", "DevicesBlocked")
+
+
+async def test_a_daemon_that_ends_begins_no_further_device(make: Make) -> None:
+    bench = make(host(npu(), npu(TWIN, 21)))
+    bench.binder._executor._stopping = lambda: True
+    bench.binder._stopping = lambda: False
+    bench.order(order(), order(TWIN))
+    done = await bench.run()
+    assert bench.sysfs_writes == []
+    assert verdict(done) == ("Pending", "Binding")
