@@ -6,19 +6,12 @@ cost several times the time and memory of plain dicts, and its watch has no inac
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, overload
-from urllib.parse import urlencode
-
-import aiohttp
-from kubernetes.aio.client import ApiClient
+from typing import Any, Generic, TypeVar, overload
 
 from runtime import errors
 from runtime.credentials import Credentials, CredentialsError
@@ -39,6 +32,7 @@ from runtime.errors import (
 )
 from runtime.rate_limit import TokenBucket
 from runtime.resources import Resource
+from runtime.transport import Call, Transport, WriteCounter, send_writes_once
 
 __all__ = [
     "AlreadyExists",
@@ -64,11 +58,7 @@ __all__ = [
 Object = dict[str, Any]
 T = TypeVar("T")
 
-# Deadlines are ours (asyncio.timeout), because aiohttp's total covers neither connecting nor retries as one.
-_NO_LIMIT = aiohttp.ClientTimeout(total=None)
 _LIST_RESTARTS = 3
-_RETRY_BASE_SECONDS = 0.1
-_RETRY_MAX_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,41 +69,20 @@ class Listing(Generic[T]):
     resource_version: str
 
 
-class WriteCounter(Protocol):
-    """Counts the outcome of each write: `result` is "ok" or the name of the error class."""
-
-    def count_write(self, kind: str, result: str) -> None: ...
-
-
 class Api:
     """A connection to one API server under one identity. Safe for concurrent use within one event loop.
 
     Every method raises ApiError or a subclass (see `runtime.errors`); a deadline that passes is Unreachable.
     """
 
-    def __init__(
-        self,
-        client: ApiClient,
-        credentials: Credentials,
-        *,
-        component: str,
-        bucket: TokenBucket,
-        timeout_seconds: float = 10.0,
-        writes: WriteCounter | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: random.Random | None = None,
-    ) -> None:
+    def __init__(self, transport: Transport, component: str) -> None:
         self.component = component
-        self.credentials = credentials
-        self.timeout_seconds = timeout_seconds
-        self._client = client
-        self._host = str(credentials.configuration.host).rstrip("/")
-        self._bucket = bucket
-        self._writes = writes
-        self._clock = clock
-        self._sleep = sleep
-        self._random = jitter or random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._transport = transport
+
+    @property
+    def credentials(self) -> Credentials:
+        """Server and identity of this connection, for other clients of the process."""
+        return self._transport.credentials
 
     @classmethod
     @asynccontextmanager
@@ -133,18 +102,17 @@ class Api:
         retries, from the moment the write limit let it pass. Raises CredentialsError.
         """
         credentials = await Credentials.load(kubeconfig)
-        client = credentials.client(_send_writes_once)
-        client.user_agent = component
+        client = credentials.client(send_writes_once)
+        transport = Transport(
+            client,
+            credentials,
+            agent=component,
+            bucket=TokenBucket(writes_per_second, burst),
+            timeout_seconds=timeout_seconds,
+            writes=writes,
+        )
         try:
-            bucket = TokenBucket(writes_per_second, burst)
-            yield cls(
-                client,
-                credentials,
-                component=component,
-                bucket=bucket,
-                timeout_seconds=timeout_seconds,
-                writes=writes,
-            )
+            yield cls(transport, component)
         finally:
             await client.close()  # type: ignore[no-untyped-call]
 
@@ -333,49 +301,10 @@ class Api:
             "fieldSelector": field_selector,
             "labelSelector": label_selector,
         }
-        path = resource.path(namespace)
-        call = f"WATCH {resource.full_name}"
-        response = await self._open_stream(self._url(path, query), call)
-        try:
-            buffer = bytearray()
-            while True:
-                try:
-                    async with asyncio.timeout(inactivity_seconds):
-                        chunk = await response.content.readany()
-                except TimeoutError:
-                    message = f"no event and no bookmark for {inactivity_seconds:g} s"
-                    raise Unreachable(0, "Silent", message, call=call) from None
-                except (aiohttp.ClientError, OSError) as error:
-                    raise Unreachable(0, "StreamBroken", str(error) or type(error).__name__, call=call) from error
-                if not chunk:
-                    return
-                buffer += chunk
-                *lines, rest = buffer.split(b"\n")
-                for line in lines:
-                    if line.strip():
-                        yield _event(line, call)
-                buffer = rest
-        finally:
-            response.close()
-
-    async def _open_stream(self, url: str, call: str) -> aiohttp.ClientResponse:
-        refreshed = False
-        while True:
-            try:
-                async with asyncio.timeout(self.timeout_seconds):
-                    response = await self._send("GET", url, None, None)
-                    if response.status == 200:
-                        return response
-                    body = await response.read()
-            except TimeoutError:
-                message = f"no answer within {self.timeout_seconds:g} s"
-                raise Unreachable(0, "Deadline", message, call=call) from None
-            except (aiohttp.ClientError, OSError) as error:
-                raise Unreachable(0, "ConnectionFailed", str(error) or type(error).__name__, call=call) from error
-            failure = errors.from_response(response.status, body, response.headers, call=call)
-            if not isinstance(failure, Unauthorized) or refreshed or not await self.credentials.refresh():
-                raise failure
-            refreshed = True
+        call = Call("GET", resource.path(namespace), resource.kind, query)
+        async with aclosing(self._transport.lines(call, inactivity_seconds)) as lines:
+            async for line in lines:
+                yield _event(line, f"WATCH {resource.full_name}")
 
     async def _call(
         self,
@@ -383,144 +312,26 @@ class Api:
         resource: Resource,
         path: str,
         *,
-        query: dict[str, str | None] | dict[str, str] | None = None,
+        query: Mapping[str, str | None] | None = None,
         body: Any = None,
         content_type: str = "application/json",
-        idempotent: bool | None = None,
+        idempotent: bool = False,
         urgent: bool = False,
     ) -> Object:
-        """One call with its retries, all within one deadline; writes pass the limit first and are counted."""
-        call = f"{method} {path}"
-        url = self._url(path, query)
-        write = method != "GET"
-        if idempotent is None:
-            idempotent = not write
-        if not write:
-            return await self._with_retries(method, url, body, content_type, idempotent, urgent, call)
-        result = "ok"
-        try:
-            return await self._with_retries(method, url, body, content_type, idempotent, urgent, call)
-        except ApiError as error:
-            result = type(error).__name__  # a bounded set, unlike the reasons that webhooks invent
-            raise
-        except asyncio.CancelledError:
-            result = "Cancelled"
-            raise
-        finally:
-            if self._writes is not None:
-                self._writes.count_write(resource.kind, result)
-
-    async def _with_retries(
-        self, method: str, url: str, body: Any, content_type: str, idempotent: bool, urgent: bool, call: str
-    ) -> Object:
-        deadline: float | None = None
-        refreshed = False
-        attempt = 0
-        while True:
-            attempt += 1
-            if method != "GET":
-                await self._bucket.take(urgent=urgent)
-            if deadline is None:
-                deadline = self._clock() + self.timeout_seconds
-            try:
-                return await self._attempt(method, url, body, content_type, deadline - self._clock(), call)
-            except NotFound:
-                if method == "DELETE" and attempt > 1:
-                    return {}  # an earlier attempt of ours, whose answer was lost, has deleted it
-                raise
-            except Unauthorized:
-                if refreshed or not await self.credentials.refresh():
-                    raise
-                refreshed = True
-            except ApiError as error:
-                # 429 and a refused connection mean that nothing was done; anything else leaves that open.
-                untouched = isinstance(error, TooManyRequests) or error.reason == "ConnectionFailed"
-                if not error.transient or not (untouched or idempotent) or _is_disruption_budget(error):
-                    raise
-                wait = error.retry_after or self._random.uniform(0.5, 1.0) * min(
-                    _RETRY_MAX_SECONDS, _RETRY_BASE_SECONDS * 2 ** min(attempt, 10)
-                )
-                if self._clock() + wait >= deadline:
-                    raise
-                await self._sleep(wait)
-
-    async def _attempt(self, method: str, url: str, body: Any, content_type: str, seconds: float, call: str) -> Object:
-        try:
-            async with asyncio.timeout(max(seconds, 0.001)):
-                response = await self._send(method, url, body, content_type)
-                try:
-                    data = await response.read()
-                except BaseException:
-                    response.close()
-                    raise
-        except TimeoutError:
-            raise Unreachable(0, "Deadline", f"no answer within {self.timeout_seconds:g} s", call=call) from None
-        except aiohttp.ClientConnectorError as error:
-            raise Unreachable(0, "ConnectionFailed", str(error), call=call) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(0, "AnswerLost", str(error) or type(error).__name__, call=call) from error
-        if not 200 <= response.status < 300:
-            raise errors.from_response(response.status, data, response.headers, call=call)
-        try:
-            answer = json.loads(data)
-        except ValueError as error:
-            raise Unreachable(0, "NotJSON", f"the answer is not JSON: {data[:80]!r}", call=call) from error
-        if not isinstance(answer, dict):
-            raise Unreachable(0, "NotJSON", f"the answer is not a JSON object: {data[:80]!r}", call=call)
-        return answer
-
-    async def _send(self, method: str, url: str, body: Any, content_type: str | None) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", "User-Agent": self.component}
-        if content_type is not None:
-            headers["Content-Type"] = content_type
-        authorization = self.credentials.authorization()
-        if authorization is not None:
-            headers["Authorization"] = authorization
-        answer = await self._client.call_api(method, url, header_params=headers, body=body, _request_timeout=_NO_LIMIT)
-        response: aiohttp.ClientResponse = answer.response
-        return response
-
-    def _url(self, path: str, query: dict[str, str | None] | dict[str, str] | None) -> str:
-        present = {key: value for key, value in (query or {}).items() if value is not None}
-        return f"{self._host}{path}?{urlencode(present)}" if present else f"{self._host}{path}"
+        call = Call(method, path, resource.kind, query or {}, body, content_type, idempotent, urgent)
+        return await self._transport.exchange(call)
 
 
-class _AnswerLost(aiohttp.ClientError):
-    """The connection broke after the request went out: the server may or may not have acted on it."""
-
-
-async def _send_writes_once(
-    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """Keep aiohttp from repeating a PUT or DELETE by itself when the connection breaks.
-
-    A repeated compare-and-swap answers Conflict though the first one took effect. What is repeated is decided here.
-    """
-    try:
-        return await handler(request)
-    except aiohttp.ClientConnectorError:
-        raise
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        if request.method == "GET":
-            raise
-        raise _AnswerLost(str(error) or type(error).__name__) from error
-
-
-def _event(line: bytes | bytearray, call: str) -> Object:
+def _event(line: bytes, call: str) -> Object:
     try:
         event = json.loads(line)
     except ValueError as error:
-        raise Unreachable(0, "NotJSON", f"an event is not JSON: {bytes(line[:80])!r}", call=call) from error
+        raise Unreachable(0, "NotJSON", f"an event is not JSON: {line[:80]!r}", call=call) from error
     if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
-        raise Unreachable(0, "NotJSON", f"an event has no object: {bytes(line[:80])!r}", call=call)
+        raise Unreachable(0, "NotJSON", f"an event has no object: {line[:80]!r}", call=call)
     if event.get("type") == "ERROR":
         raise errors.from_status(event["object"], call=call)
     return event
-
-
-def _is_disruption_budget(error: ApiError) -> bool:
-    """An eviction refused by a PodDisruptionBudget is a 429 too, but an answer to report, not one to hammer on."""
-    return any(cause.reason == "DisruptionBudget" for cause in error.causes)
 
 
 def _typed(resource: Resource, body: Object) -> Object:

@@ -5,18 +5,18 @@ The state behind `tests.builders.fake_api`; tests may change it directly, as som
 
 from __future__ import annotations
 
-import copy
 import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jsonpatch
 
 from runtime.resources import Resource
 
 Object = dict[str, Any]
+T = TypeVar("T")
 Name = tuple[str, str]
 
 
@@ -80,11 +80,11 @@ class Objects:
 
     def items(self, resource: Resource) -> Iterator[Object]:
         found = self._items.get(resource, {})
-        return (copy.deepcopy(found[name]) for name in sorted(found))
+        return (copied(found[name]) for name in sorted(found))
 
     def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         item = self._items.get(resource, {}).get((namespace or "", name))
-        return copy.deepcopy(item) if item is not None else None
+        return copied(item) if item is not None else None
 
     def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         item = self.find(resource, name, namespace)
@@ -93,7 +93,7 @@ class Objects:
         return item
 
     def create(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
-        item = copy.deepcopy(body)
+        item = copied(body)
         metadata = item.setdefault("metadata", {})
         if not metadata.get("name"):
             if not metadata.get("generateName"):
@@ -115,12 +115,12 @@ class Objects:
         metadata = body.get("metadata") or {}
         old = self.get(resource, str(metadata.get("name")), namespace or metadata.get("namespace"))
         self._check(old, metadata)
-        return self._change(resource, old, copy.deepcopy(body), part)
+        return self._change(resource, old, copied(body), part)
 
     def edit(self, resource: Resource, name: str, namespace: str | None = None, **fields: Any) -> Object:
         """Set top-level fields, e.g. edit(NODES, "node-atom", spec={…}); labels go through `metadata_labels`."""
         old = self.get(resource, name, namespace)
-        new = copy.deepcopy(old)
+        new = copied(old)
         for key, value in fields.items():
             target = new["metadata"] if key.startswith("metadata_") else new
             target[key.removeprefix("metadata_")] = value
@@ -148,7 +148,7 @@ class Objects:
     ) -> Object:
         """Server-side apply by force. Lists are atomic, but those of conditions are maps by type."""
         old = self.find(resource, name, namespace)
-        wanted = {key: copy.deepcopy(value) for key, value in body.items() if key not in {"apiVersion", "kind"}}
+        wanted = {key: copied(value) for key, value in body.items() if key not in {"apiVersion", "kind"}}
         metadata = dict(wanted.pop("metadata", {}))
         if old is None:
             if part:
@@ -161,7 +161,7 @@ class Objects:
             base = old_or_new
         else:
             self._check(old, {"resourceVersion": metadata.get("resourceVersion")})
-            uid, base = old["metadata"]["uid"], copy.deepcopy(old)
+            uid, base = old["metadata"]["uid"], copied(old)
             # The status of custom resources takes any uid; everything else wants the one it has.
             custom = "." in resource.group and not resource.group.endswith(".k8s.io")
             if metadata.get("uid", uid) != uid and not (part == "status" and custom):
@@ -190,12 +190,12 @@ class Objects:
         old = self.get(resource, name, namespace)
         self._check(old, {"uid": uid, "resourceVersion": version})
         if old["metadata"].get("finalizers"):
-            new = copy.deepcopy(old)
+            new = copied(old)
             new["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
             return self._commit(resource, old, new) if new != old else old
         del self._items[resource][_name(old)]
         self.version += 1
-        last = copy.deepcopy(old)
+        last = copied(old)
         last["metadata"]["resourceVersion"] = str(self.version)
         self._record(Step(self.version, resource, old, None, last))
         return last
@@ -227,9 +227,9 @@ class Objects:
     def _change(self, resource: Resource, old: Object, new: Object, part: str) -> Object:
         """Commit `new` with what the subresource lets through; the same state again is no change."""
         if part == "status":
-            new = {**copy.deepcopy(old), "status": new.get("status")}
+            new = {**copied(old), "status": new.get("status")}
         else:
-            new["status"] = copy.deepcopy(old.get("status"))
+            new["status"] = copied(old.get("status"))
         if new.get("status") is None:
             new.pop("status", None)
         have = old["metadata"]
@@ -253,8 +253,8 @@ class Objects:
         new["metadata"]["resourceVersion"] = str(self.version)
         new["metadata"]["managedFields"] = [{"manager": "fake", "operation": "Update"}]
         self._items.setdefault(resource, {})[_name(new)] = new
-        self._record(Step(self.version, resource, copy.deepcopy(old), copy.deepcopy(new), copy.deepcopy(new)))
-        return copy.deepcopy(new)
+        self._record(Step(self.version, resource, copied(old), copied(new), copied(new)))
+        return copied(new)
 
     def _withdraw(self, resource: Resource, name: str, namespace: str | None) -> None:
         del self._items[resource][(namespace or "", name)]
@@ -267,13 +267,22 @@ class Objects:
             listener(step)
 
 
+def copied(value: T) -> T:
+    """A deep copy of JSON; several times faster than the general one."""
+    if isinstance(value, dict):
+        return cast(T, {key: copied(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return cast(T, [copied(item) for item in value])
+    return value
+
+
 def event_for(step: Step, selector: Selector) -> Object | None:
     """The watch event that a step is to a watcher: objects may enter and leave its selector."""
     before, after = selector.matches(step.before), selector.matches(step.after)
     if after:
         return {"type": "MODIFIED" if before else "ADDED", "object": step.after}
     if before:
-        gone = copy.deepcopy(step.last if step.after is None else step.before)
+        gone = copied(step.last if step.after is None else step.before)
         assert gone is not None
         gone["metadata"]["resourceVersion"] = str(step.version)
         return {"type": "DELETED", "object": gone}
@@ -306,8 +315,8 @@ def _requirement(term: str, lookup: Callable[[str], Any]) -> bool:
 def _merged(old: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    result = copy.deepcopy(old) if isinstance(old, dict) else {}
+        return copied(patch)
+    result = copied(old) if isinstance(old, dict) else {}
     for key, value in patch.items():
         if value is None:
             result.pop(key, None)
@@ -326,7 +335,7 @@ def _applied_over(base: Any, wanted: Any) -> Any:
         wishes = {item["type"]: item for item in wanted}
         kept = [_applied_over(item, wishes.pop(item["type"], item)) for item in base]
         return kept + list(wishes.values())
-    return copy.deepcopy(wanted)
+    return copied(wanted)
 
 
 def _drop_given_up(base: Any, before: Any, now: Any, others: list[Any]) -> None:

@@ -218,7 +218,7 @@ async def test_throttled_write_waits_as_told_and_then_succeeds() -> None:
         pauses.append(seconds)
 
     async with FakeApi() as server, server.client() as api:
-        api._sleep = sleep
+        api._transport._sleep = sleep
         server.fail("POST", NODES, code=429, reason="TooManyRequests", retry_after=2, times=2)
         await api.create(NODES, node("n1"))
         assert pauses == [2.0, 2.0]
