@@ -66,11 +66,14 @@ def test_every_pattern_has_strings_that_fit_and_strings_that_nearly_do() -> None
 
 
 class Maker:
-    """Draws objects from a schema; ``fits`` keeps rules between fields in mind, so that enough objects are valid."""
+    """Draws objects from a schema, mostly valid ones.
 
-    def __init__(self, draw: st.DrawFn, *, fits: bool) -> None:
+    A ``sloppy`` maker forgets a rule between fields now and then: often just one, so that each rule decides alone.
+    """
+
+    def __init__(self, draw: st.DrawFn, *, sloppy: bool) -> None:
         self._draw = draw
-        self._fits = fits
+        self._sloppy = sloppy
 
     def value(self, node: dict[str, Any], name: str = "") -> Any:
         if "enum" in node:
@@ -83,45 +86,53 @@ class Maker:
         if node["type"] == "array":
             return self._list(node, name)
         if "additionalProperties" in node:
-            keys = ["npufleet.io/pool", "a/B"] if name == "matchLabels" else ["L40S-24Q", "A40-48Q"]
-            chosen = self._draw(st.lists(st.sampled_from(keys), unique=True, max_size=2))
-            return {key: self.value(node["additionalProperties"]) for key in chosen}
-        return self._object(node, name)
+            return self._map(node, name)
+        return self._object(node)
 
     def _string(self, node: dict[str, Any]) -> Any:
         if "pattern" not in node:
-            return self._one(["x", "serving", "ü" * min(5, node["maxLength"])])
+            return self._one(["x", "serving", "\u00fc" * min(5, node["maxLength"])])
         values = fitting(node["pattern"])
         if not node.get("x-kubernetes-int-or-string"):
             values = [text for text in values if isinstance(text, str) and len(text) <= node.get("maxLength", 9999)]
         return self._one(values)
 
+    def _map(self, node: dict[str, Any], name: str) -> dict[str, Any]:
+        keys = ["npufleet.io/pool", "a/B"] if name == "matchLabels" else ["L40S-24Q", "A40-48Q"]
+        chosen = self._draw(st.lists(st.sampled_from(keys), unique=True, max_size=2))
+        if self._forgets():
+            chosen.append(self._one(["not a key", "", "/", "a" * 64, "-", "a/b/c", "x" * 320, "A/b"]))
+        return {key: self.value(node["additionalProperties"]) for key in chosen}
+
     def _list(self, node: dict[str, Any], name: str) -> list[Any]:
         least = node.get("minItems", 0)
         size = self._draw(st.integers(least, max(least, min(2, node["maxItems"]))))
         items = [self.value(node["items"]) for _ in range(size)]
-        if not self._fits:
-            return items
         keys = node.get("x-kubernetes-list-map-keys") or (["name"] if name == "devices" else None)
         if node.get("x-kubernetes-list-type") == "set" or keys:
             told = [
                 json.dumps([item.get(k) for k in keys] if keys and isinstance(item, dict) else item) for item in items
             ]
-            return [item for index, item in enumerate(items) if told[index] not in told[:index]]
+            items = [item for index, item in enumerate(items) if told[index] not in told[:index]]
+            if items and self._forgets():
+                items.append(copy.deepcopy(items[0]))
         return items
 
-    def _object(self, node: dict[str, Any], name: str) -> dict[str, Any]:
+    def _object(self, node: dict[str, Any]) -> dict[str, Any]:
         required = node.get("required", ())
         found = {
             key: self.value(child, key)
             for key, child in node.get("properties", {}).items()
             if key in required or self._draw(st.integers(0, 3)) == 0
         }
-        return self._repaired(found, node) if self._fits else found
+        if node.get("x-kubernetes-validations"):
+            found = self._keep_rules(found, node["properties"])
+            if self._forgets():
+                found = self._break_a_rule(found, node["properties"])
+        return found
 
-    def _repaired(self, found: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-        properties = node.get("properties", {})
-        if {"mode", "match"} <= set(properties):
+    def _keep_rules(self, found: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
+        if "mode" in properties:
             blocks = {"Passthrough": "passthrough", "VGPU": "vgpu", "SoftVNPU": "softVNPU", "HardVNPU": "hardVNPU"}
             found = {k: v for k, v in found.items() if k not in blocks.values() or k == blocks.get(found["mode"])}
             if found["mode"] in {"VGPU", "SoftVNPU"}:
@@ -136,11 +147,30 @@ class Maker:
             wants = found["operator"] in {"In", "NotIn"}
             found = {k: v for k, v in found.items() if k != "values"} | ({"values": ["x"]} if wants else {})
         elif "minCores" in properties:
-            found = {k: v for k, v in found.items() if k not in {"minCores", "minDevices"}}
+            found = {k: v for k, v in found.items() if k not in {"maxCores", "maxDevices"}}
         return found
 
+    def _break_a_rule(self, found: dict[str, Any], properties: dict[str, Any]) -> Any:
+        if "mode" in properties:
+            block = self._one(["passthrough", "vgpu", "softVNPU", "hardVNPU"])
+            without = {k: v for k, v in found.items() if k != block}
+            return self._one([without, found | {block: self.value(properties[block])}])
+        if "numaNodes" in properties:
+            lone = {key: self.value(properties[key]) for key in ("addresses", "devices", "function")}
+            return self._one([{key: value} for key, value in lone.items()])
+        if "deviceClasses" in properties:
+            return {}
+        if "operator" in properties:
+            return self._one([found | {"values": ["x"]}, {k: v for k, v in found.items() if k != "values"}])
+        if "minCores" in properties:
+            return self._one([found | {f"min{what}": 2, f"max{what}": 1} for what in ("Cores", "Devices")])
+        return found
+
+    def _forgets(self) -> bool:
+        return self._sloppy and self._draw(st.integers(0, 3)) == 0
+
     def _one(self, values: list[Any]) -> Any:
-        return self._draw(st.sampled_from(values))
+        return values[self._draw(st.integers(0, len(values) - 1))]
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -175,13 +205,14 @@ def spoil(draw: st.DrawFn, obj: dict[str, Any]) -> None:
 
 @st.composite
 def objects(draw: st.DrawFn) -> dict[str, Any]:
-    name = draw(st.sampled_from(sorted(SCHEMAS)))
-    maker = Maker(draw, fits=draw(st.integers(0, 4)) > 0)
+    # The policy has most of the rules.
+    name = draw(st.sampled_from([*sorted(SCHEMAS), "NPUNodePolicy"]))
+    maker = Maker(draw, sloppy=draw(st.booleans()))
     properties = SCHEMAS[name]["properties"]
     found: dict[str, Any] = {"spec": maker.value(properties["spec"])}
     if draw(st.booleans()):
         found["status"] = maker.value(properties["status"])
-    if draw(st.booleans()):
+    if draw(st.integers(0, 2)) == 0:
         spoil(draw, found)
     return {"apiVersion": API_VERSION, "kind": name, "metadata": {"name": "x"}} | found
 
