@@ -73,7 +73,7 @@ async def test_the_same_event_is_posted_once_a_window_and_again_after_it() -> No
 
 
 async def test_a_refusing_or_absent_server_costs_events_only() -> None:
-    async with FakeApi() as server, server.client(timeout_seconds=0.2) as api, recorder(api) as events:
+    async with FakeApi() as server, server.client() as api, recorder(api) as events:
         server.fail("POST", EVENTS, code=403, reason="Forbidden", times=1)
         events.warning(NPU_NODE_POLICIES, POLICY, "R", "refused")
         await until(lambda: events.dropped == 1)

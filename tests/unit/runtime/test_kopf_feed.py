@@ -146,7 +146,7 @@ async def test_case_2_a_kind_that_is_refused_ends_kopf_and_keeps_the_store() -> 
             server.fail("*", NPU_NODE_POLICIES, code=403, reason="Forbidden", message="no")
             server.expire_watches()
             with pytest.raises(KopfEnded):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await it.kopf
             assert it.names() == ["a"]
 
@@ -158,7 +158,7 @@ async def test_case_2_errors_of_the_stream_that_kopf_does_not_survive_end_the_pr
         server.fail("WATCH", NPU_NODE_POLICIES, code=code, reason="Expired" if code == 410 else "InternalError")
         server.break_watches()
         with pytest.raises(KopfEnded):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await it.kopf
 
 
