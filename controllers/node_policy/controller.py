@@ -269,6 +269,7 @@ class NodePolicyController:
             states=dict(_records(self.states, _unreadable_state)),
             silent=self._leases.silent,
             in_flight=dict(self._writer.in_flight),
+            refused=frozenset(self._writer.refused),
             confirmation=confirmation,
             confirmed=confirmed if value == confirmation else frozenset(),
             grace_seconds=self.options.node_grace_seconds,

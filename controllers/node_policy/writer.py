@@ -17,7 +17,7 @@ from controllers.node_policy.plan.events import About, PlanEvent
 from crds.models.conditions import Status, find_condition
 from crds.models.node_policy import NodePolicyStatus
 from crds.models.node_state import NodeRollout
-from runtime.api import AlreadyExists, Api, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
+from runtime.api import AlreadyExists, Api, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from runtime.event_recorder import EventRecorder
 from runtime.resources import CONFIG_MAPS, NAMESPACE, NPU_NODE_POLICIES, NPU_NODE_STATES
 from runtime.status_writer import StatusWriter
@@ -37,6 +37,15 @@ class _NodeWork:
     change: SpecChange | None = None
     rollout: tuple[StateView, NodeRollout] | None = None
 
+    def content(self) -> tuple[object, ...]:
+        """What would be written: of two works with equal content the one fails where the other failed."""
+        return (
+            self.creation,
+            self.deletion.uid if self.deletion is not None else None,
+            (self.change.orders, self.change.node_uid) if self.change is not None else None,
+            self.rollout[1] if self.rollout is not None else None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _PolicyWork:
@@ -47,7 +56,7 @@ class _PolicyWork:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """Whose objects have to be written now, by name."""
+    """Whose objects have to be written now, by name. What failed as it is now waits for its own next attempt."""
 
     nodes: list[str] = field(default_factory=list)
     policies: list[str] = field(default_factory=list)
@@ -70,6 +79,8 @@ class Writer:
     ) -> None:
         self.in_flight: dict[str, frozenset[str]] = {}
         """By node: policies whose limits a change uses that was sent and whose outcome is not known yet."""
+        self.refused: set[str] = set()
+        """Nodes whose last orders the API server would not take."""
         self._api = api
         self._states = states
         self._policies = policies
@@ -83,6 +94,8 @@ class Writer:
         self._nodes: dict[str, _NodeWork] = {}
         self._policy_work: dict[str, _PolicyWork] = {}
         self._doubtful: set[str] = set()
+        self._failed_nodes: dict[str, tuple[object, ...]] = {}
+        self._failed_policies: dict[str, NodePolicyStatus] = {}
 
     def post(self, plan: Plan, policies: Mapping[str, PolicyView], states: Mapping[str, StateView]) -> Posted:
         """Replace what was to be written by what this plan wants; `policies` and `states` are what it was made from."""
@@ -108,7 +121,13 @@ class Writer:
         for event in plan.events:
             if event.about is About.SETTINGS:
                 self._tell(event, {"metadata": {"name": event.name, "namespace": NAMESPACE}})
-        return Posted([*nodes, *(name for name in self._doubtful if name not in nodes)], list(self._policy_work))
+        self._failed_nodes = {name: content for name, content in self._failed_nodes.items() if name in nodes}
+        self._failed_policies = {name: s for name, s in self._failed_policies.items() if name in self._policy_work}
+        self.refused &= states.keys()
+        return Posted(
+            [name for name, work in nodes.items() if self._failed_nodes.get(name) != work.content()],
+            [name for name, work in self._policy_work.items() if self._failed_policies.get(name) != work.status],
+        )
 
     async def write_node(self, name: str) -> None:
         """Write what the newest plan wants for one node. Raises ApiError to be tried again."""
@@ -118,7 +137,18 @@ class Writer:
             return
         work = self._nodes.get(name)
         if work is None:
+            self._failed_nodes.pop(name, None)
             return
+        try:
+            await self._write(name, work)
+        except ApiError:
+            self._failed_nodes[name] = work.content()
+            raise
+        self._failed_nodes.pop(name, None)
+        if self._nodes.get(name) is work:
+            del self._nodes[name]
+
+    async def _write(self, name: str, work: _NodeWork) -> None:
         if work.creation is not None:
             await self._create(name, work.creation)
         elif work.deletion is not None:
@@ -127,18 +157,22 @@ class Writer:
             await self._change(name, work.change)
         elif work.rollout is not None:
             await self._write_rollout(name, *work.rollout)
-        if self._nodes.get(name) is work:
-            del self._nodes[name]
 
     async def write_policy(self, name: str) -> None:
         """Write the status of one policy. Raises ApiError to be tried again."""
         self._check_leadership()
         work = self._policy_work.get(name)
         if work is None:
+            self._failed_policies.pop(name, None)
             return
         entry = self._policies.entry(name)
         if entry is not None and entry.uid == work.uid:
-            await self._write_status(entry, work)
+            try:
+                await self._write_status(entry, work)
+            except ApiError:
+                self._failed_policies[name] = work.status
+                raise
+        self._failed_policies.pop(name, None)
         if self._policy_work.get(name) is work:
             del self._policy_work[name]
 
@@ -177,15 +211,7 @@ class Writer:
         # Everything from here on until the answer may have happened.
         self.in_flight[name] = change.charged
         try:
-            answer = await self._api.apply(
-                NPU_NODE_STATES,
-                # The UID as well: an apply whose object is gone would make a new one, whatever its resourceVersion.
-                {
-                    "metadata": {"name": name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
-                    "spec": spec,
-                },
-                field_manager=self._manager,
-            )
+            answer = await self._write_spec(entry, spec)
             self._states.apply_event("MODIFIED", answer)
         except Conflict:
             self.in_flight.pop(name, None)
@@ -193,25 +219,41 @@ class Writer:
             return
         except _REFUSED:
             self.in_flight.pop(name, None)
+            self.refused.add(name)
             self._replan()
             raise
         except BaseException:
             self._doubtful.add(name)
             raise
         self.in_flight.pop(name, None)
+        self.refused.discard(name)
         self._replan()
         log.info("NPUNodeState %s has new orders, revision %s", name, spec["revision"])
         if read_state(answer).orders != change.orders:
-            await self._replace_spec(name, spec, answer["metadata"]["resourceVersion"])
+            log.warning("NPUNodeState %s held orders of another writer; they are replaced", name)
+            answer = await self._replace_spec(name, spec, str(answer["metadata"]["resourceVersion"]))
+            self._states.apply_event("MODIFIED", answer)
 
-    async def _replace_spec(self, name: str, spec: dict[str, Any], version: str) -> None:
-        """An apply leaves entries alone that another manager has put there; the orders are ours alone."""
-        log.warning("NPUNodeState %s held orders of another writer; they are replaced", name)
+    async def _write_spec(self, entry: Entry[StateView], spec: dict[str, Any]) -> dict[str, Any]:
+        name, version = entry.key.name, str(entry.resource_version)
+        # The UID as well: an apply whose object is gone would make a new one, whatever its resourceVersion.
+        metadata = {"name": name, "uid": entry.uid, "resourceVersion": version}
+        try:
+            return await self._api.apply(
+                NPU_NODE_STATES, {"metadata": metadata, "spec": spec}, field_manager=self._manager
+            )
+        except Invalid as refusal:
+            # A list that another operation wrote as well (a restored backup, say) cannot be emptied by an apply.
+            log.warning("NPUNodeState %s: the apply was refused, replacing its spec: %s", name, refusal)
+            return await self._replace_spec(name, spec, version)
+
+    async def _replace_spec(self, name: str, spec: dict[str, Any], version: str) -> dict[str, Any]:
+        """The whole spec, whoever owns which field of it; the orders are ours alone."""
         patch: list[dict[str, Any]] = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},
             {"op": "replace", "path": "/spec", "value": spec},
         ]
-        self._states.apply_event("MODIFIED", await self._api.patch(NPU_NODE_STATES, name, patch))
+        return await self._api.patch(NPU_NODE_STATES, name, patch)
 
     async def _write_rollout(self, name: str, planned: StateView, rollout: NodeRollout) -> None:
         entry = self._entry_as_planned(name, planned)
@@ -272,6 +314,7 @@ class Writer:
         """A change was sent and its answer lost: only the object itself tells whether it happened."""
         await self._refresh(name)
         self._doubtful.discard(name)
+        self._failed_nodes.pop(name, None)
         self.in_flight.pop(name, None)
 
     async def _refresh(self, name: str) -> None:

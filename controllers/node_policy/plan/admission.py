@@ -12,11 +12,15 @@ from crds.models.int_or_percent import scaled
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node with changes that disrupt: `charged` are the policies whose limits they need."""
+    """A node with changes that disrupt: `charged` are the policies whose limits they need.
+
+    `refused`: the API server would not take its last orders.
+    """
 
     node: str
     zone: str
     charged: frozenset[str]
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ def budget_for(max_unavailable: int | str, nodes: int, unavailable: Iterable[str
 def admit(candidates: Iterable[Candidate], budgets: Mapping[str, Budget]) -> Admissions:
     """Admit as many candidates as fit: those already disrupted first, then by zone, then by name.
 
+    One whose orders were refused comes after all others, so that it does not keep them waiting for ever.
     A node that is unavailable for a policy already costs that policy nothing more. Zone by zone, so that at most one
     zone is touched while the limits allow it.
     """
@@ -50,9 +55,9 @@ def admit(candidates: Iterable[Candidate], budgets: Mapping[str, Budget]) -> Adm
     admitted: set[str] = set()
     waiting: dict[str, tuple[str, ...]] = {}
 
-    def rank(candidate: Candidate) -> tuple[bool, str, str]:
+    def rank(candidate: Candidate) -> tuple[bool, bool, str, str]:
         disrupted = any(candidate.node in budgets[name].unavailable for name in candidate.charged)
-        return (not disrupted, candidate.zone, candidate.node)
+        return (candidate.refused, not disrupted, candidate.zone, candidate.node)
 
     for candidate in sorted(candidates, key=rank):
         full = tuple(

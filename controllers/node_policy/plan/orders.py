@@ -111,8 +111,13 @@ class Orders:
         return hashlib.sha256(_canonical(self._content()).encode()).hexdigest()[:REVISION_DIGITS]
 
     def spec(self, node_uid: str) -> dict[str, Any]:
-        """The spec of the NPUNodeState that gives these orders."""
-        return {"revision": self.revision(), "nodeUID": node_uid, **self._content()}
+        """The spec of the NPUNodeState that gives these orders. A list that is empty is left out.
+
+        Given and later emptied by server-side apply, a list that another operation has also written becomes null, and
+        the API server refuses the object (seen on 1.37).
+        """
+        lists = {name: entries for name, entries in self._content().items() if entries}
+        return {"revision": self.revision(), "nodeUID": node_uid, **lists}
 
     def _content(self) -> dict[str, Any]:
         return {

@@ -189,7 +189,12 @@ def _by_policy(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]
 
 def _admit(world: World, evaluations: Iterable[Evaluation], by_policy: Mapping[str, list[Evaluation]]) -> Admissions:
     candidates = [
-        Candidate(evaluation.node.name, evaluation.zone, evaluation.changes.charged)
+        Candidate(
+            evaluation.node.name,
+            evaluation.zone,
+            evaluation.changes.charged,
+            refused=evaluation.node.name in world.refused,
+        )
         for evaluation in evaluations
         if evaluation.changes.disrupted and evaluation.node.name not in world.in_flight
     ]

@@ -136,6 +136,8 @@ class World:
     """By node: the components whose Lease has run out."""
     in_flight: Mapping[str, frozenset[str]] = field(default_factory=lambda: EMPTY)
     """By node: policies charged for a change of orders that was sent and whose outcome is not known yet."""
+    refused: frozenset[str] = frozenset()
+    """Nodes whose last orders the API server would not take."""
     confirmation: str = ""
     """Value of the annotation npufleet.io/confirm-removal."""
     confirmed: frozenset[str] = frozenset()

@@ -195,6 +195,37 @@ async def test_write_that_keeps_failing_holds_up_no_other() -> None:
             await stage.ready("p")
 
 
+async def test_orders_that_are_refused_are_tried_at_a_growing_distance_and_stop_no_rollout() -> None:
+    async with FakeApi() as server:
+        stage = Stage(server)
+        for number in range(3):
+            stage.add_node(f"n{number}", 1)
+        async with replica(server):
+            await until(lambda: all(server.objects.find(NPU_NODE_STATES, name) for name in stage.cards))
+            fault = server.fail("PATCH", NPU_NODE_STATES, name="n0", code=422, reason="Invalid")
+            stage.apply(node_policy("p"))
+            await until(lambda: stage.status("p").get("devices") == {"matched": 3, "ready": 2})
+            await asyncio.sleep(1.0)
+            attempts = [r for r in server.calls("PATCH", NPU_NODE_STATES) if r.name == "n0" and not r.subresource]
+            # Each attempt is an apply, and a replacement when that is refused; none is a loop.
+            assert 2 <= len(attempts) <= 24, [f"{r.at:.2f}" for r in attempts]
+            server.heal(fault)
+            await stage.ready("p")
+
+
+async def test_spec_that_an_apply_cannot_change_is_replaced() -> None:
+    async with FakeApi() as server:
+        stage = Stage(server)
+        stage.add_node("n", 1)
+        async with replica(server):
+            await until(lambda: server.objects.find(NPU_NODE_STATES, "n"))
+            server.fail("PATCH", NPU_NODE_STATES, code=422, reason="Invalid", message="null in a list", times=1)
+            stage.apply(node_policy("p"))
+            await stage.ready("p")
+        bodies = [r.body for r in server.calls("PATCH", NPU_NODE_STATES) if isinstance(r.body, list)]
+        assert [op["op"] for op in bodies[0]] == ["test", "replace"]
+
+
 async def test_only_one_of_two_replicas_writes_and_the_other_takes_over() -> None:
     async with FakeApi() as server:
         stage = Stage(server)

@@ -40,7 +40,7 @@ def test_policy_before_any_node_state_is_accepted_and_becomes_ready_without_a_ne
     assert fleet.conditions("p")["Ready"] == ("False", "InventoryPending")
     assert fleet.status("p")["blockers"][0]["reason"] == "InventoryPending"
     assert "npufleet-vfio-binder" in fleet.status("p")["blockers"][0]["message"]
-    assert fleet.states["late"]["spec"]["devices"] == []
+    assert "devices" not in fleet.states["late"]["spec"]
     fleet.settle()
     assert fleet.conditions("p")["Ready"] == ("True", "AllDevicesReady")
     assert fleet.policies["p"]["metadata"]["generation"] == 1
@@ -189,6 +189,12 @@ def test_disrupted_nodes_go_first_then_zone_by_zone_then_by_name() -> None:
     assert admit(candidates, {"p": Budget(2, frozenset({"d"}))}).admitted == {"d", "b"}
     assert admit(candidates, {"p": Budget(1, frozenset({"d"}))}).admitted == {"d"}
     assert admit(candidates, {"p": Budget(2, frozenset())}).admitted == {"b", "c"}
+
+
+def test_node_whose_orders_were_refused_comes_last() -> None:
+    candidates = [Candidate("a", "z", frozenset({"p"}), refused=True), Candidate("b", "z", frozenset({"p"}))]
+    assert admit(candidates, {"p": Budget(1, frozenset())}).admitted == {"b"}
+    assert admit(candidates, {"p": Budget(2, frozenset())}).admitted == {"a", "b"}
 
 
 def test_change_whose_outcome_is_unknown_counts_and_is_not_sent_again() -> None:
