@@ -121,7 +121,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 def from_status(status: Mapping[str, Any], *, call: str = "", retry_after: float | None = None) -> ApiError:
     """The error for a metav1.Status object, as found in a response body or in an ERROR event of a watch."""
     code = status.get("code")
-    code = code if isinstance(code, int) else 500
+    code = code if isinstance(code, int) and not isinstance(code, bool) else 500
     reason = str(status.get("reason") or "")
     message = str(status.get("message") or reason or f"HTTP {code}")
     details = status.get("details")
@@ -161,6 +161,5 @@ def from_response(status: int, body: bytes, headers: Mapping[str, str], *, call:
 
 def parse_retry_after(value: str | None) -> float | None:
     """Seconds in a Retry-After header; the API server sends whole seconds, dates (RFC 9110) are ignored."""
-    if value is None or not value.strip().isdigit():
-        return None
-    return float(value.strip())
+    text = (value or "").strip()
+    return float(text) if text.isascii() and text.isdigit() else None
