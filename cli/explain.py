@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from cli.main import CommandError, ExitCode
 from crds.effective import Effective, effective_spec
 from crds.generator.fields import FieldDoc, field_docs
 from crds.models.base import API_VERSION, GROUP, faults_of
-from crds.models.condition_reference import CONDITIONS
+from crds.models.condition_reference import CONDITIONS, REASONS, ReasonDoc
 from crds.models.kinds import BY_NAME, KINDS, Kind
 from crds.near_matches import did_you_mean
 from crds.yaml_documents import Document, YAMLError, read_documents, scalar
@@ -79,9 +79,7 @@ def explain_subject(subject: str) -> list[str]:
     lines = [f"{kind.name}.{docs[key].path}", "", *_details(docs[key])]
     if below:
         lines += ["", "fields:", *_overview(below, depth=key.count(".") + 1)]
-    if key == "status.conditions":
-        lines += _conditions(kind)
-    return lines
+    return [*lines, *_conditions(kind, key), *_reasons(kind, docs[key].path)]
 
 
 def _kind(word: str) -> Kind:
@@ -147,17 +145,28 @@ def _overview(docs: list[FieldDoc], *, depth: int) -> Iterator[str]:
         yield f"  {doc.path:<{width}}  {kind}"
 
 
-def _conditions(kind: Kind) -> Iterator[str]:
+def _conditions(kind: Kind, key: str) -> Iterator[str]:
     for condition in CONDITIONS.get(kind.name, ()):
-        yield ""
-        yield from textwrap.wrap(f"condition {condition.type}: {condition.meaning}", _WIDTH)
-        for reason in condition.reasons:
-            yield from textwrap.wrap(
-                f"{reason.reason} ({reason.status}): {reason.meaning}",
-                _WIDTH,
-                initial_indent="  ",
-                subsequent_indent="      ",
-            )
+        if key == f"{condition.holder}.conditions":
+            yield ""
+            yield from textwrap.wrap(f"condition {condition.type}: {condition.meaning}", _WIDTH)
+            yield from _meanings(condition.reasons)
+
+
+def _reasons(kind: Kind, path: str) -> Iterator[str]:
+    for table in REASONS.get(kind.name, ()):
+        if path == table.field:
+            yield ""
+            yield from textwrap.wrap(table.meaning, _WIDTH)
+            yield from _meanings(table.reasons)
+
+
+def _meanings(reasons: Iterable[ReasonDoc]) -> Iterator[str]:
+    for reason in reasons:
+        status = f" ({reason.status})" if reason.status else ""
+        yield from textwrap.wrap(
+            f"{reason.reason}{status}: {reason.meaning}", _WIDTH, initial_indent="  ", subsequent_indent="      "
+        )
 
 
 def _explain_file(filename: str) -> int:

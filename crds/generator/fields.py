@@ -1,6 +1,7 @@
 """The fields of a kind as flat records: what the reference pages and ``npufleet explain`` print."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from crds.generator.schema import Schema, structural_schema
@@ -34,6 +35,7 @@ class FieldDoc:
         return self.path.rpartition(".")[2].removesuffix("[]").removesuffix("{}")
 
 
+@cache
 def field_docs(kind: Kind) -> tuple[FieldDoc, ...]:
     """Each field of spec and status in the order of the model; a list's items follow their list."""
     schema = structural_schema(kind.model)

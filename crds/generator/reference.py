@@ -4,7 +4,7 @@ from typing import Final
 
 from crds.generator.fields import FieldDoc, field_docs
 from crds.models.base import API_VERSION
-from crds.models.condition_reference import CONDITIONS, ConditionDoc
+from crds.models.condition_reference import CONDITIONS, REASONS, ConditionDoc, ReasonTable
 from crds.models.kinds import CATEGORY, KINDS, Kind
 
 HEADER: Final = "<!-- Generated from crds/models by `python -m crds.generator`; change the models, not this file. -->\n"
@@ -51,6 +51,7 @@ def _page(kind: Kind) -> str:
         "\n## Status\n",
         *_table([doc for doc in docs if doc.path.startswith("status")], effective=False),
         *_conditions(CONDITIONS.get(kind.name, ())),
+        *_reasons(REASONS.get(kind.name, ())),
         *_columns(kind),
     ]
     return "\n".join(parts) + "\n"
@@ -79,12 +80,26 @@ def _rules(docs: tuple[FieldDoc, ...]) -> list[str]:
 def _conditions(conditions: tuple[ConditionDoc, ...]) -> list[str]:
     if not conditions:
         return []
-    lines = ["\n## Conditions and reasons\n", "| Condition | Status | Reason | Meaning |", "|---|---|---|---|"]
+    lines = ["\n## Conditions\n", "| Condition | Status | Reason | Meaning |", "|---|---|---|---|"]
     for condition in conditions:
-        lines.append(f"| **{condition.type}** | | | {_cell(condition.meaning)} |")
+        lines.append(f"| **{condition.type}** in `{condition.holder}` | | | {_cell(condition.meaning)} |")
         lines += [
             f"| | {reason.status} | `{reason.reason}` | {_cell(reason.meaning)} |" for reason in condition.reasons
         ]
+    return lines
+
+
+def _reasons(tables: tuple[ReasonTable, ...]) -> list[str]:
+    lines = []
+    for table in tables:
+        lines += [f"\n## Reasons in `{table.field}`\n", f"{table.meaning}\n"]
+        has_states = any(reason.status for reason in table.reasons)
+        lines += (
+            ["| Reason | State | Meaning |", "|---|---|---|"] if has_states else ["| Reason | Meaning |", "|---|---|"]
+        )
+        for reason in table.reasons:
+            state = f" {reason.status} |" if has_states else ""
+            lines.append(f"| `{reason.reason}` |{state} {_cell(reason.meaning)} |")
     return lines
 
 

@@ -1,17 +1,19 @@
 """What the conditions and reasons of each kind mean: the text of the reference and of ``npufleet explain``.
 
-Kept beside the constants, apart from them because code that sets a reason needs no prose.
+Kept apart from the constants, because code that sets a reason needs no prose. The constants of the controllers and
+daemons live beside their plans; a test holds the tables here against them.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from crds.models.node_policy import PolicyConditionType, PolicyReason
+from crds.models.node_state import DeviceState
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonDoc:
-    """A reason, the status that it stands with, and what it means."""
+    """A reason, the status or state that it stands with, and what it means."""
 
     reason: str
     status: str
@@ -20,91 +22,257 @@ class ReasonDoc:
 
 @dataclass(frozen=True, slots=True)
 class ConditionDoc:
-    """A condition of a kind and its reasons."""
+    """A condition, the field of the object that holds it, and its reasons."""
 
+    holder: str
     type: str
     meaning: str
     reasons: tuple[ReasonDoc, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReasonTable:
+    """Reasons outside of conditions: the field that holds them, and what each means."""
+
+    field: str
+    meaning: str
+    reasons: tuple[ReasonDoc, ...]
+
+
+def _reasons(*rows: tuple[str, str, str]) -> tuple[ReasonDoc, ...]:
+    return tuple(ReasonDoc(str(reason), str(status), meaning) for reason, status, meaning in rows)
+
+
+_SEE_BLOCKERS: Final = "see `blockers`"
+_NO_PROGRESS: Final = "Nothing has moved for `rollout.progressDeadlineSeconds`."
+_FAILED: Final = f"The host refused a change; {_SEE_BLOCKERS}."
+_INVALID: Final = "The policy cannot be understood; its devices stay as they are. The message names the field."
+_SILENT: Final = "A daemon of the node has not renewed its Lease for 15 minutes."
+_REBOOTED: Final = "The node has booted and a daemon has not reported since."
+_MISSING: Final = "The mode needs a daemon that does not report on the node."
+_HELD: Final = "Many policies vanished at once: their devices stay as they are until the removal is confirmed."
+
 _POLICY: Final = (
     ConditionDoc(
+        "status",
         PolicyConditionType.READY,
         "Every device that the policy decides is as it asks, on every node, observed in this boot.",
-        (
-            ReasonDoc(PolicyReason.ALL_DEVICES_READY, "True", "All devices are as asked."),
-            ReasonDoc(PolicyReason.NO_NODES_MATCHED, "True", "The selector selects no node: nothing to do."),
-            ReasonDoc(PolicyReason.NO_DEVICES_MATCHED, "True", "No device of the nodes matches: nothing to do."),
-            ReasonDoc(
-                PolicyReason.INVENTORY_PENDING, "False", "A selected node has not told its devices in this boot yet."
-            ),
-            ReasonDoc(PolicyReason.ROLLING_OUT, "False", "Nodes are changing, or wait for their turn."),
-            ReasonDoc(
+        _reasons(
+            (PolicyReason.ALL_DEVICES_READY, "True", "All devices are as asked."),
+            (PolicyReason.NO_NODES_MATCHED, "True", "The selector selects no node: nothing to do."),
+            (PolicyReason.NO_DEVICES_MATCHED, "True", "No device of the nodes matches: nothing to do."),
+            (PolicyReason.INVENTORY_PENDING, "False", "A node has not told its devices in this boot yet."),
+            (PolicyReason.ROLLING_OUT, "False", "Nodes are changing, or wait for their turn."),
+            (
                 PolicyReason.DEVICES_BLOCKED,
                 "False",
-                "Devices may not be touched: in use, needed by the host, or their IOMMU group does not allow it; see "
-                "`blockers`.",
+                "Devices may not be touched: in use, needed by the host, or their IOMMU group does not allow it; "
+                f"{_SEE_BLOCKERS}.",
             ),
-            ReasonDoc(PolicyReason.DEVICES_FAILED, "False", "The host refused a change; see `blockers`."),
-            ReasonDoc(PolicyReason.DAEMON_MISSING, "False", "The mode needs a daemon that does not report on a node."),
-            ReasonDoc(
-                PolicyReason.DAEMON_SILENT, "Unknown", "A node's daemon has not renewed its Lease for 15 minutes."
-            ),
-            ReasonDoc(PolicyReason.REBOOTED, "Unknown", "A node has booted and not reported since."),
-            ReasonDoc(
-                PolicyReason.PAUSED, "Unknown", "The policy is paused: what was in force stays, nothing is written."
-            ),
-            ReasonDoc(
-                PolicyReason.REMOVAL_HELD,
-                "Unknown",
-                "Many policies vanished at once: their devices stay as they are until the removal is confirmed.",
-            ),
+            (PolicyReason.DEVICES_FAILED, "False", _FAILED),
+            (PolicyReason.DAEMON_MISSING, "False", _MISSING),
+            (PolicyReason.INVALID, "False", _INVALID),
+            (PolicyReason.DAEMON_SILENT, "Unknown", _SILENT),
+            (PolicyReason.REBOOTED, "Unknown", _REBOOTED),
+            (PolicyReason.PAUSED, "Unknown", "The policy is paused: what was in force stays, nothing is written."),
+            (PolicyReason.REMOVAL_HELD, "Unknown", _HELD),
         ),
     ),
     ConditionDoc(
+        "status",
         PolicyConditionType.ACCEPTED,
         "The policy can be carried out as it is written.",
-        (
-            ReasonDoc(PolicyReason.VALID, "True", "The policy is understood."),
-            ReasonDoc(
-                PolicyReason.INVALID,
-                "False",
-                "The policy cannot be understood; its devices stay as they are. The message names the field.",
-            ),
+        _reasons(
+            (PolicyReason.VALID, "True", "The policy is understood."),
+            (PolicyReason.INVALID, "False", _INVALID),
         ),
     ),
     ConditionDoc(
+        "status",
         PolicyConditionType.PROGRESSING,
         "The rollout goes on.",
-        (
-            ReasonDoc(PolicyReason.ROLLING_OUT, "True", "Nodes are changing, or wait for their turn."),
-            ReasonDoc(PolicyReason.COMPLETE, "False", "Every node has the present orders and has answered them."),
-            ReasonDoc(
-                PolicyReason.PROGRESS_STALLED, "False", "Nothing has moved for `rollout.progressDeadlineSeconds`."
-            ),
-            ReasonDoc(PolicyReason.PAUSED, "False", "The policy is paused."),
+        _reasons(
+            (PolicyReason.ROLLING_OUT, "True", "Nodes are changing, or wait for their turn."),
+            (PolicyReason.COMPLETE, "False", "Every node has the present orders and has answered them."),
+            (PolicyReason.PROGRESS_STALLED, "False", _NO_PROGRESS),
+            (PolicyReason.PAUSED, "False", "The policy is paused."),
+            (PolicyReason.INVALID, "False", _INVALID),
         ),
     ),
     ConditionDoc(
+        "status",
         PolicyConditionType.DEGRADED,
         "Something is wrong that does not mend by waiting.",
-        (
-            ReasonDoc(PolicyReason.AS_EXPECTED, "False", "Nothing is wrong."),
-            ReasonDoc(PolicyReason.DEVICES_FAILED, "True", "The host refused a change; see `blockers`."),
-            ReasonDoc(
-                PolicyReason.PROGRESS_STALLED, "True", "Nothing has moved for `rollout.progressDeadlineSeconds`."
-            ),
+        _reasons(
+            (PolicyReason.AS_EXPECTED, "False", "Nothing is wrong."),
+            (PolicyReason.DEVICES_FAILED, "True", _FAILED),
+            (PolicyReason.PROGRESS_STALLED, "True", _NO_PROGRESS),
+            (PolicyReason.INVALID, "True", _INVALID),
         ),
     ),
     ConditionDoc(
+        "status",
         PolicyConditionType.CONFLICTED,
         "Another policy decides devices of this one differently; see `conflicts`.",
-        (
-            ReasonDoc(PolicyReason.NO_CONFLICT, "False", "No other policy decides these devices differently."),
-            ReasonDoc(PolicyReason.LOST_DEVICES, "True", "Another policy wins some of its devices."),
-            ReasonDoc(PolicyReason.WON_DEVICES, "True", "It wins devices that another policy wants differently."),
+        _reasons(
+            (PolicyReason.NO_CONFLICT, "False", "No other policy decides these devices differently."),
+            (PolicyReason.LOST_DEVICES, "True", "Another policy wins some of its devices."),
+            (PolicyReason.WON_DEVICES, "True", "It wins devices that another policy wants differently."),
         ),
     ),
 )
 
-CONDITIONS: Final[dict[str, tuple[ConditionDoc, ...]]] = {"NPUNodePolicy": _POLICY}
+_NODE_STATE: Final = (
+    ConditionDoc(
+        "status.inventory",
+        "Ready",
+        "The node's accelerators are listed as they are in this boot.",
+        _reasons(
+            ("InventoryRead", "True", "All are listed."),
+            ("TooManyDevices", "True", "The first 512 are listed."),
+            ("BusUnreadable", "False", "The host's PCI devices cannot be read; the list is the last one of this boot."),
+        ),
+    ),
+    ConditionDoc(
+        "status.inventory",
+        "DevicesReadable",
+        "Every device tells all that is asked of it.",
+        _reasons(
+            ("AllReadable", "True", "Every device does."),
+            ("DevicesUnreadable", "False", "Some do not; they count as in use. The message names them."),
+        ),
+    ),
+    ConditionDoc(
+        "status.bindings",
+        "Ready",
+        "Every ordered device is on the driver that its order asks for.",
+        _reasons(
+            ("AllDevicesBound", "True", "Every device is."),
+            ("NothingOrdered", "True", "There are no orders."),
+            ("DevicesPending", "False", "Devices are changing."),
+            ("DevicesBlocked", "False", "Devices may not be touched; each says why."),
+            ("DevicesFailed", "False", "The host refused a change; each device says which step."),
+            ("OrdersHeld", "Unknown", "The orders are not for this node as it is now: nothing is written."),
+        ),
+    ),
+    ConditionDoc(
+        "status.bindings",
+        "JournalIntact",
+        "It is known what each device had before npufleet changed it.",
+        _reasons(
+            ("JournalRead", "True", "The journal is readable."),
+            (
+                "JournalUnreadable",
+                "False",
+                "The journal was set aside; devices on a VFIO driver count as bound by others and stay there.",
+            ),
+        ),
+    ),
+    ConditionDoc(
+        "status.rollout",
+        "Available",
+        "No device of the node is away for the rollout.",
+        _reasons(
+            ("NoDisruption", "True", "All devices are as ordered, or were never touched."),
+            ("Changing", "False", "Devices are changing."),
+            ("DevicesFailed", "False", "A change failed."),
+            ("DaemonMissing", "False", _MISSING),
+            ("DaemonSilent", "Unknown", _SILENT),
+            ("Rebooted", "Unknown", _REBOOTED),
+        ),
+    ),
+    ConditionDoc(
+        "status.rollout",
+        "Updated",
+        "The node has the orders that the present policies give.",
+        _reasons(
+            ("Current", "True", "It has."),
+            ("WaitingForBudget", "False", "A policy's `maxUnavailable` leaves no room yet; the message names it."),
+            ("InventoryPending", "Unknown", "The node has not told its devices in this boot yet."),
+            ("StateUnreadable", "Unknown", "This object cannot be understood; the message names the field."),
+        ),
+    ),
+    ConditionDoc(
+        "status.rollout",
+        "NodePresent",
+        "The Node exists; only stated when it does not.",
+        _reasons(("NodeGone", "False", "The Node is gone; this object follows after a grace.")),
+    ),
+    ConditionDoc(
+        "status.rollout",
+        "RemovalHeld",
+        "Devices of vanished policies stay as they are; only stated when some do.",
+        _reasons(("RemovalHeld", "True", _HELD)),
+    ),
+)
+
+_DEVICES: Final = ReasonTable(
+    "status.bindings.devices[].reason",
+    "Why a device stands where it stands. `Blocked` means that it was not touched.",
+    _reasons(
+        ("Bound", DeviceState.READY, "npufleet bound it to a VFIO driver."),
+        ("Adopted", DeviceState.READY, "It was on a VFIO driver already, and stays there on release."),
+        ("NativeDriver", DeviceState.READY, "It is on the vendor's driver."),
+        ("LeftAlone", DeviceState.READY, "Its mode is Unmanaged."),
+        ("Companion", DeviceState.READY, "It is on a VFIO driver for the sake of another device of its IOMMU group."),
+        ("Binding", DeviceState.PENDING, "It is being bound."),
+        ("Restoring", DeviceState.PENDING, "It is being given back."),
+        ("Held", DeviceState.PENDING, "Its order is to leave it as it is, and that is not as the mode asks."),
+        ("Orphaned", DeviceState.PENDING, "npufleet bound it and no order names it: it waits for one."),
+        ("Released", DeviceState.RELEASED, "It was given back."),
+        ("InUse", DeviceState.BLOCKED, "Somebody uses it; the message says who."),
+        ("Published", DeviceState.BLOCKED, "It is offered to pods and was not handed over."),
+        ("Vetoed", DeviceState.BLOCKED, "The host needs it."),
+        (
+            "CompanionsRefused",
+            DeviceState.BLOCKED,
+            "Its IOMMU group has other devices on host drivers, and `companions` does not allow to bind them.",
+        ),
+        ("CompanionInUse", DeviceState.BLOCKED, "Somebody uses another device of its IOMMU group."),
+        ("CompanionVetoed", DeviceState.BLOCKED, "The host needs another device of its IOMMU group."),
+        ("CompanionManaged", DeviceState.BLOCKED, "Another order wants a device of its IOMMU group otherwise."),
+        ("NoIOMMU", DeviceState.BLOCKED, "It has no IOMMU group: turn on the IOMMU."),
+        ("NoDriver", DeviceState.BLOCKED, "It has no driver, and npufleet binds none that it did not take away."),
+        ("BoundByOthers", DeviceState.BLOCKED, "Somebody else put it on its driver."),
+        ("ModuleMissing", DeviceState.BLOCKED, "The driver's kernel module cannot be loaded."),
+        ("DriverMissing", DeviceState.BLOCKED, "There is no such driver, or it is no VFIO driver."),
+        ("IdentityMismatch", DeviceState.BLOCKED, "The device at the address is another one."),
+        ("DeviceMissing", DeviceState.BLOCKED, "There is no device at the address."),
+        ("DeviceUnreadable", DeviceState.BLOCKED, "The host does not tell enough of it."),
+        ("Bridge", DeviceState.BLOCKED, "It is a bridge; bridges stay with the host."),
+        ("GroupLocked", DeviceState.BLOCKED, "Something else is changing its IOMMU group; the message says what."),
+        ("WriteStuck", DeviceState.BLOCKED, "A change of its IOMMU group hangs in the kernel."),
+        ("DriftLoop", DeviceState.BLOCKED, "Somebody else moves it again and again; npufleet stopped taking part."),
+        ("JournalUnreadable", DeviceState.BLOCKED, "Nothing is changed while it cannot be remembered."),
+        ("NotSupported", DeviceState.BLOCKED, "The order asks for something that this version cannot do."),
+        ("Changed", DeviceState.BLOCKED, "It changed between the look and the write; it is looked at again."),
+        ("BindFailed", DeviceState.FAILED, "Binding failed and was undone; the message names the step and the error."),
+        ("RestoreFailed", DeviceState.FAILED, "Giving it back failed."),
+        (
+            "VerifyFailed",
+            DeviceState.FAILED,
+            "The writes succeeded, and the device is not as they should have made it.",
+        ),
+    ),
+)
+
+_BLOCKERS: Final = ReasonTable(
+    "status.blockers[].reason",
+    "Why a device or a node is not as the policy asks; besides these, the reasons of its daemons (see NPUNodeState).",
+    _reasons(
+        ("AddressOfAnotherKind", "", "The device at an address of `match.addresses` is of another kind."),
+        ("InUse", "", "Others use the device: the rule's `limit` does not count it."),
+        ("Vetoed", "", "The host needs the device: the rule's `limit` does not count it."),
+        ("RemovalHeld", "", _HELD),
+        ("InventoryPending", "", "The node has not told its devices in this boot yet."),
+        ("StateUnreadable", "", "The node's NPUNodeState cannot be understood."),
+        ("ReportUnreadable", "", "A daemon's report cannot be understood."),
+        ("DaemonMissing", "", _MISSING),
+        ("DaemonSilent", "", _SILENT),
+        ("Rebooted", "", _REBOOTED),
+        ("TooManyDevices", "", "The node has more devices than one NPUNodeState holds."),
+    ),
+)
+
+CONDITIONS: Final[dict[str, tuple[ConditionDoc, ...]]] = {"NPUNodePolicy": _POLICY, "NPUNodeState": _NODE_STATE}
+REASONS: Final[dict[str, tuple[ReasonTable, ...]]] = {"NPUNodePolicy": (_BLOCKERS,), "NPUNodeState": (_DEVICES,)}

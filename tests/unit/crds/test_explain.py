@@ -143,3 +143,5 @@ def test_conditions_are_explained_with_their_reasons() -> None:
     told = "\n".join(explain_subject("npunp.status.conditions"))
     assert "condition Conflicted" in told
     assert "DaemonMissing (False)" in told
+    assert "InventoryRead (True)" in "\n".join(explain_subject("npuns.status.inventory.conditions"))
+    assert "CompanionsRefused (Blocked)" in "\n".join(explain_subject("npuns.status.bindings.devices.reason"))

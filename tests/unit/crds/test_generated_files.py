@@ -1,17 +1,22 @@
 """The manifests and the reference in the repository are those that the models give."""
 
 import shutil
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 import yaml
 
+from controllers.node_policy.plan.view import BlockerReason, NodeConditionType, NodeReason
 from crds.generator.__main__ import generated, main, stale
 from crds.generator.manifests import manifests
-from crds.models.condition_reference import CONDITIONS
+from crds.models.condition_reference import CONDITIONS, REASONS
 from crds.models.kinds import KINDS
 from crds.models.node_policy import PolicyConditionType, PolicyReason
+from crds.models.node_state import DeviceState
 from crds.yaml_documents import read_documents
+from node_host.reasons import Reason
+from vfio_binder.report import ConditionReason, ConditionType
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,9 +72,26 @@ def test_the_kustomization_lists_every_manifest() -> None:
     assert len(listed) == len(KINDS)
 
 
-def test_every_reason_and_condition_of_a_policy_is_in_the_reference() -> None:
-    documented = CONDITIONS["NPUNodePolicy"]
-    assert {condition.type for condition in documented} == {str(type) for type in PolicyConditionType}
-    assert {reason.reason for condition in documented for reason in condition.reasons} == {
-        str(reason) for reason in PolicyReason
-    }
+def words(kind: str, *holders: str) -> tuple[set[str], set[str]]:
+    """The documented condition types and reasons below these fields."""
+    documented = [condition for condition in CONDITIONS[kind] if condition.holder in holders]
+    return {doc.type for doc in documented}, {reason.reason for doc in documented for reason in doc.reasons}
+
+
+def constants(*enums: type[StrEnum]) -> set[str]:
+    return {str(word) for enum in enums for word in enum}
+
+
+def test_every_condition_and_reason_is_in_the_reference() -> None:
+    assert words("NPUNodePolicy", "status") == (constants(PolicyConditionType), constants(PolicyReason))
+    assert words("NPUNodeState", "status.rollout") == (constants(NodeConditionType), constants(NodeReason))
+    binder = words("NPUNodeState", "status.inventory", "status.bindings")
+    assert binder == (constants(ConditionType), constants(ConditionReason))
+
+
+def test_every_reason_of_a_device_and_of_a_blocker_is_in_the_reference() -> None:
+    (devices,) = REASONS["NPUNodeState"]
+    assert {reason.reason for reason in devices.reasons} == constants(Reason)
+    assert {reason.status for reason in devices.reasons} == constants(DeviceState)
+    (blockers,) = REASONS["NPUNodePolicy"]
+    assert {reason.reason for reason in blockers.reasons} == constants(BlockerReason)
