@@ -63,8 +63,9 @@ class _Look:
     plan: Plan
 
 
-async def _nobody(_: Pass) -> None:
-    """Nobody wants to know of passes under way."""
+async def _keep(under_way: Pass) -> NodeStateStatus | None:
+    """Nobody is told of a pass under way, so the status stands as it was."""
+    return None
 
 
 class Binder:
@@ -93,6 +94,7 @@ class Binder:
         self._attempts = Attempts(jitter)
         self._drift = DriftGuard()
         self._generation: int | None = None
+        self._boot_id: str | None = None
         self._observer = Observer(
             host, self._calls, of_interest=is_accelerator(catalogue), node_patterns=node_patterns(catalogue)
         )
@@ -106,8 +108,11 @@ class Binder:
         waits = [wait for wait in (self._attempts.next_due(now), self._drift.next_due(now)) if wait is not None]
         return min(waits, default=None)
 
-    async def run(self, orders: Orders, *, progress: Callable[[Pass], Awaitable[None]] = _nobody) -> Pass:
-        """One pass. ``progress`` is told of the plan before anything is written.
+    async def run(
+        self, orders: Orders, *, progress: Callable[[Pass], Awaitable[NodeStateStatus | None]] = _keep
+    ) -> Pass:
+        """One pass. ``progress`` is told of the plan before anything is written, and returns the status that stands
+        then (None: the one in the orders), so that transition times go on from it.
 
         Raises BootUnknownError or HungError when not even the boot of the host can be read: then nothing was done.
         """
@@ -117,7 +122,9 @@ class Binder:
             self._drift.new_orders()
         look = await self._look(orders)
         planned = look.plan
-        await progress(self._pass(orders, look, planned, ()))
+        standing = await progress(self._pass(orders, look, planned, ()))
+        if standing is not None:
+            orders = replace(orders, status=standing)
         outcomes: list[Outcome] = []
         for _ in range(_ROUNDS):
             if look.plan.is_empty or self._stopping():
@@ -141,6 +148,11 @@ class Binder:
         except HungError as error:
             journal = JournalState(problem=str(error), writable=False)
         view = await self._observer.view(self._named(orders, journal))
+        if view.boot_id != self._boot_id:
+            # What was tried and seen in another boot says nothing about this one.
+            self._boot_id = view.boot_id
+            self._attempts.clear()
+            self._drift.new_boot()
         now = self._clock()
         made = plan(
             orders.spec,

@@ -41,6 +41,11 @@ class DriftGuard:
         """What was done for other orders does not count."""
         self._repairs.clear()
 
+    def new_boot(self) -> None:
+        """Nothing is in its place any more, and nobody moved it."""
+        self._repairs.clear()
+        self._in_place.clear()
+
     def drifting(self, view: HostView, now: float) -> dict[str, str]:
         """Devices that are not repaired now, with what is seen of whoever moves them."""
         found = {}

@@ -1,0 +1,30 @@
+"""The binder of the host that is mounted at a root, put together."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from crds.catalogue import load_catalogue
+from node_host.bounded_write import BoundedWriter
+from node_host.host import Host, open_host
+from node_host.journal import JOURNAL, Journal
+from vfio_binder.binder import Binder
+
+
+def build_binder(
+    root: Path,
+    *,
+    count_write: Callable[[str], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
+    wake: Callable[[], None] = lambda: None,
+) -> tuple[Host, Binder]:
+    """``wake`` is called when a write that was stuck has ended, ``count_write`` for each write with its result."""
+    host = open_host(root)
+    writer = BoundedWriter(host, on_result=count_write, on_unstuck=wake)
+    journal = Journal(host.local(JOURNAL))
+    return host, Binder(host, load_catalogue(), journal, writer, now=now, stopping=stopping)
+
+
+def now() -> str:
+    """The wall clock as conditions want it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,153 @@
+"""The binder as a daemon: follows its node's orders, the kernel's events and the clock, and reports through the API.
+
+Every pass starts from the live host. What happened in between only decides when the next one is.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from crds.models.node_state import Bindings, Inventory, NodeStateStatus
+from node_host.boot import BootUnknownError
+from node_host.bounded_call import HungError
+from runtime.errors import ApiError, Conflict, NotFound
+from runtime.status_writer import StatusWriter
+from runtime.store import Store
+from vfio_binder.binder import Binder, Orders, Pass
+from vfio_binder.metrics import BinderMetrics
+from vfio_binder.node_identity import NodeIdentity
+from vfio_binder.state_record import StateRecord
+
+_log = logging.getLogger(__name__)
+
+SETTLE_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 5.0
+_CONFIRM_EVERY: Final = 300.0  # seconds after which the Node is asked for its UID again
+
+
+class Wake(asyncio.Event):
+    """Set when something may have changed: then the daemon looks at once."""
+
+
+class Daemon:
+    """One node's binder. `run` works until ``stop``."""
+
+    def __init__(
+        self,
+        node: str,
+        store: Store[StateRecord],
+        binder: Binder,
+        identity: NodeIdentity,
+        statuses: StatusWriter,
+        metrics: BinderMetrics,
+        wake: Wake,
+        *,
+        resync_seconds: float = 60.0,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._binder = binder
+        self._identity = identity
+        self._statuses = statuses
+        self._metrics = metrics
+        self._resync = resync_seconds
+        self._clock = clock
+        self._wake = wake
+        self._confirmed = float("-inf")
+        self._orders = Orders(None, None)
+        self._standing: tuple[str, NodeStateStatus] | None = None
+        self._held: str | None = None
+        self.problem: str | None = "no pass has been made yet"
+        """Why the last pass was not one, for readiness; None when all is well."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Pass after pass until ``stop``; the one at hand is finished."""
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                wait = await self._pass()
+                woken = asyncio.ensure_future(self._wake.wait())
+                await asyncio.wait({stopping, woken}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                # A change seldom comes alone: a bind is half a dozen events.
+                await asyncio.wait({stopping}, timeout=SETTLE_SECONDS)
+        finally:
+            stopping.cancel()
+
+    async def _pass(self) -> float:
+        """One pass; how many seconds to wait for the next at the most."""
+        record = self._store.get(self._node)
+        if record is None:
+            self.problem = None if self._store.synced else "the orders of this node have not been read yet"
+            self._metrics.show(())
+            return self._resync
+        try:
+            orders = await self._read_orders(record)
+            done = await self._binder.run(orders, progress=lambda under_way: self._begin(record, under_way))
+        except (BootUnknownError, HungError) as error:
+            _log.error("The host cannot be read: %s", error)
+            self.problem = f"the host cannot be read: {error}"
+            return _RETRY_SECONDS
+        self._tell(done)
+        self._metrics.show(done.bindings.devices)
+        self.problem = await self._write(done.inventory, done.bindings)
+        if self.problem is not None or not done.left.is_empty:
+            return min(_RETRY_SECONDS, self._resync)
+        due = self._binder.next_due()
+        return self._resync if due is None else min(self._resync, due)
+
+    async def _read_orders(self, record: StateRecord) -> Orders:
+        """Orders that cannot be understood leave the last ones standing, held."""
+        spec = record.spec if record.spec is not None else self._orders.spec
+        now = self._clock()
+        again = now - self._confirmed >= _CONFIRM_EVERY
+        uid = await self._identity.uid(spec.node_uid, again=again) if spec is not None else None
+        if again:
+            self._confirmed = now
+        self._orders = Orders(spec, uid, record.generation, self._status(record), record.fault)
+        return self._orders
+
+    def _status(self, record: StateRecord) -> NodeStateStatus:
+        """The status as it stands: what this process wrote last, or, after a start, what is there."""
+        if self._standing is not None and self._standing[0] == record.uid:
+            return self._standing[1]
+        return record.status
+
+    async def _begin(self, record: StateRecord, under_way: Pass) -> NodeStateStatus:
+        """Before anything is written to the host: a first inventory alone, or what is about to be done."""
+        known = self._status(record)
+        if known.inventory is None or known.inventory.boot_id != under_way.inventory.boot_id:
+            # The bindings that stand there stay as they are: this manager would take away what it does not apply.
+            await self._write(under_way.inventory, known.bindings)
+        elif under_way.planned.groups:
+            await self._write(under_way.inventory, under_way.bindings)
+        return self._status(record)
+
+    async def _write(self, inventory: Inventory, bindings: Bindings | None) -> str | None:
+        """Why the status could not be written, or None."""
+        record = self._store.get(self._node)
+        if record is None:
+            return None
+        status = {"inventory": inventory.to_object()} | ({"bindings": bindings.to_object()} if bindings else {})
+        try:
+            await self._statuses.write(record.observed, status)
+            self._standing = (record.uid, NodeStateStatus(inventory=inventory, bindings=bindings))
+        except (NotFound, Conflict) as error:
+            _log.info("The status was not written, the object has changed: %s", error)
+            return None
+        except ApiError as error:
+            _log.warning("The status was not written: %s", error)
+            return f"the status was not written: {error}"
+        return None
+
+    def _tell(self, done: Pass) -> None:
+        """What happened, in the log; that orders are held is told once."""
+        for outcome in done.outcomes:
+            level = logging.INFO if outcome.result == "Done" else logging.WARNING
+            _log.log(level, "Device %s: %s %s", outcome.address, outcome.reason, outcome.message)
+        if done.planned.held is not None and self._held != done.planned.held:
+            _log.warning("Orders are held: %s", done.planned.held)
+        self._held = done.planned.held

@@ -1,0 +1,124 @@
+"""`npufleet-vfio-binder`: the daemon, one pass of it, or the plan of one pass."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from crds.models.node_state import NPUNodeState
+from runtime import logs
+from runtime.settings import add_arguments, from_arguments
+from vfio_binder.binder import COMPONENT
+from vfio_binder.file_pass import run_from_file
+from vfio_binder.state_record import DesiredFileError, read_desired_file
+
+PORT: Final = 9445
+
+_DESCRIPTION = """\
+Makes the drivers of this node's accelerators what its NPUNodeState orders: to VFIO for virtual machines, and back to
+the driver that they had. It reports the accelerators of the node and how far the orders are met.
+
+It never touches a device that is in use, that the host needs (default route, mounted disk, boot display, and all that
+share an IOMMU group with such a device), that is another one than ordered, or that no order speaks of and that it did
+not bind itself. What each device had before is kept in /var/lib/npufleet/binder/journal.json. Its end unbinds nothing.
+"""
+_EPILOG = """\
+examples:
+  npufleet-vfio-binder --node worker-1                              in a pod, as the DaemonSet runs it
+  npufleet-vfio-binder --node worker-1 --dry-run                    what it would do now; nothing is written
+  npufleet-vfio-binder --once --desired state.yaml --host-root /    one pass from a file, without an API server
+
+exit codes: 0 as ordered, or stopped as asked; 1 devices are blocked or failed, or orders are held (--once, --dry-run);
+2 wrong usage; 3 anything else (start it again)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script. Returns the exit code; wrong usage exits with 2."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        settings = from_arguments(COMPONENT, arguments)
+        desired = _desired(parser, arguments)
+    except (ValueError, DesiredFileError) as error:
+        parser.error(str(error))
+    if not arguments.host_root.is_dir():
+        parser.error(f"--host-root {arguments.host_root} is no directory")
+    logs.setup(settings.component, log_format=settings.log_format, level=settings.log_level)
+    if desired is not None:
+        return run_from_file(arguments.host_root, desired, dry_run=arguments.dry_run)
+    # The API client takes most of the start-up, and orders from a file need none.
+    from vfio_binder.service import run_daemon, run_once
+
+    if arguments.once or arguments.dry_run:
+        return run_once(settings, arguments)
+    return run_daemon(settings, arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=COMPONENT,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--node",
+        default=os.environ.get("NPUFLEET_NODE"),
+        metavar="NAME",
+        help="name of the Node, and of its NPUNodeState; $NPUFLEET_NODE",
+    )
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path(os.environ.get("NPUFLEET_HOST_ROOT") or "/"),
+        metavar="DIR",
+        help="where the host's root is mounted; $NPUFLEET_HOST_ROOT, default /",
+    )
+    parser.add_argument("--once", action="store_true", help="make one pass, print plan and outcome, and end")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan of one pass and end; write nothing")
+    parser.add_argument(
+        "--desired",
+        type=Path,
+        metavar="FILE",
+        help="with --once or --dry-run: take the orders from this NPUNodeState file; no API server is asked",
+    )
+    parser.add_argument(
+        "--resync-seconds",
+        type=_seconds,
+        default=60.0,
+        metavar="N",
+        help="look at the host at least this often, beside the kernel's events (default 60)",
+    )
+    add_arguments(parser, port=PORT)
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
+    return value
+
+
+def _desired(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> NPUNodeState | None:
+    """The orders of --desired, and checks of what goes together."""
+    if arguments.desired is None:
+        if arguments.node is None:
+            parser.error("--node NAME is needed (or $NPUFLEET_NODE)")
+        return None
+    if not (arguments.once or arguments.dry_run):
+        parser.error("--desired goes with --once or --dry-run: the daemon follows the API server")
+    desired = read_desired_file(arguments.desired)
+    if arguments.node is not None and arguments.node != desired.metadata.name:
+        parser.error(f"--desired {arguments.desired} is for node {desired.metadata.name}, not for {arguments.node}")
+    return desired
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The binder with an API server: as a daemon, or for one pass."""
+
+import argparse
+import sys
+import time
+from contextlib import AbstractAsyncContextManager
+
+from node_host.boot import BootUnknownError
+from node_host.bounded_call import HungError
+from node_host.resync import watch_host
+from runtime import process
+from runtime.api import Api
+from runtime.errors import ApiError, NotFound
+from runtime.health import HealthServer
+from runtime.lease import Heartbeat
+from runtime.list_watch import ListWatch
+from runtime.metrics import Metrics
+from runtime.resources import NPU_NODE_STATES
+from runtime.settings import Settings
+from runtime.status_writer import StatusWriter
+from runtime.store import Store
+from vfio_binder.binder import COMPONENT, Binder, Orders, Pass
+from vfio_binder.build import build_binder
+from vfio_binder.daemon import Daemon, Wake
+from vfio_binder.file_pass import CLEAN, FINDINGS
+from vfio_binder.metrics import BinderMetrics
+from vfio_binder.node_identity import NodeIdentity
+from vfio_binder.state_record import StateRecord, read_state
+from vfio_binder.text import has_findings, show
+
+
+def run_daemon(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes; the exit code."""
+    return process.run(lambda life: _serve(life, settings, arguments))
+
+
+def run_once(settings: Settings, arguments: argparse.Namespace) -> int:
+    """One pass with the orders of the API server; print plan and outcome; the exit code."""
+    findings = False
+
+    async def work(life: process.Process) -> None:
+        nonlocal findings
+        _, binder = build_binder(arguments.host_root, stopping=life.stop.is_set)
+        try:
+            done = await _once(settings, arguments, binder)
+        except (BootUnknownError, HungError) as error:
+            life.fail(f"the host cannot be read: {error}")
+        except ApiError as error:
+            life.fail(str(error))
+        else:
+            findings = has_findings(done)
+            sys.stdout.write(show(done, dry_run=arguments.dry_run))
+
+    code = process.run(work)
+    return code if code != CLEAN else (FINDINGS if findings else CLEAN)
+
+
+async def _once(settings: Settings, arguments: argparse.Namespace, binder: Binder) -> Pass:
+    async with _connect(settings, Metrics(settings.component)) as api:
+        try:
+            record = read_state(await api.get(NPU_NODE_STATES, arguments.node))
+        except NotFound:
+            orders = Orders(None, None)
+            return await (binder.dry_run(orders) if arguments.dry_run else binder.run(orders))
+        uid = await NodeIdentity(api, arguments.node).uid(record.spec.node_uid) if record.spec else None
+        orders = Orders(record.spec, uid, record.generation, record.status, record.fault)
+        if arguments.dry_run:
+            return await binder.dry_run(orders)
+        done = await binder.run(orders)
+        status = {"inventory": done.inventory.to_object(), "bindings": done.bindings.to_object()}
+        await _statuses(api).write(record.observed, status)
+        return done
+
+
+async def _serve(life: process.Process, settings: Settings, arguments: argparse.Namespace) -> None:
+    metrics = Metrics(settings.component)
+    binder_metrics = BinderMetrics(metrics.registry)
+    store: Store[StateRecord] = Store(read_state)
+    wake = Wake()
+    host, binder = build_binder(
+        arguments.host_root, count_write=binder_metrics.count_write, stopping=life.stop.is_set, wake=wake.set
+    )
+    async with HealthServer(settings.listen, metrics.registry) as health, _connect(settings, metrics) as api:
+        daemon = Daemon(
+            arguments.node,
+            store,
+            binder,
+            NodeIdentity(api, arguments.node),
+            _statuses(api),
+            binder_metrics,
+            wake,
+            resync_seconds=arguments.resync_seconds,
+            clock=time.monotonic,
+        )
+        feed = ListWatch(
+            api,
+            NPU_NODE_STATES,
+            store,
+            field_selector=f"metadata.name={arguments.node}",
+            on_health=metrics.feed(NPU_NODE_STATES.full_name),
+        )
+        store.subscribe(lambda _: wake.set())
+        health.add_readiness("orders", feed.reason)
+        health.add_readiness("pass", lambda: daemon.problem)
+        life.supervise(feed.run(), "orders")
+        life.supervise(watch_host(host, wake.set), "kernel events")
+        life.supervise(Heartbeat(api, settings.component, arguments.node).run(), "lease")
+        await daemon.run(life.stop)
+
+
+def _connect(settings: Settings, metrics: Metrics) -> AbstractAsyncContextManager[Api]:
+    return Api.connect(
+        kubeconfig=settings.kubeconfig,
+        component=settings.component,
+        writes_per_second=settings.writes_per_second,
+        burst=settings.burst,
+        writes=metrics,
+    )
+
+
+def _statuses(api: Api) -> StatusWriter:
+    return StatusWriter(api, NPU_NODE_STATES, COMPONENT, fields=("inventory", "bindings"))

@@ -1,0 +1,44 @@
+"""A pass as text for people: what is planned, what came of it, where each device stands."""
+
+from collections.abc import Iterator
+
+from crds.models.node_state import DeviceState
+from node_host.actions import describe
+from vfio_binder.binder import Pass
+
+
+def show(done: Pass, *, dry_run: bool) -> str:
+    """Lines, the last one ended."""
+    return "\n".join(_lines(done, dry_run)) + "\n"
+
+
+def has_findings(done: Pass) -> bool:
+    """Whether a device is not, and will not by itself be, as ordered."""
+    stuck = {DeviceState.BLOCKED, DeviceState.FAILED}
+    return done.left.held is not None or any(report.state in stuck for report in done.bindings.devices)
+
+
+def _lines(done: Pass, dry_run: bool) -> Iterator[str]:
+    if done.planned.held is not None:
+        yield f"Held: {done.planned.held}"
+    if done.planned.is_empty:
+        yield "Plan: nothing to do"
+    else:
+        yield f"Plan{' (nothing is written)' if dry_run else ''}:"
+    for note in done.planned.notes:
+        yield f"  journal: {describe(note)}"
+    for group in done.planned.groups:
+        for action in group.actions:
+            yield f"  {group.key}: {describe(action)}"
+    if done.outcomes:
+        yield "Outcome:"
+    for outcome in done.outcomes:
+        yield f"  {outcome.address}  {outcome.result}  {outcome.reason}{_tail(outcome.message)}"
+    if done.bindings.devices:
+        yield "Devices:"
+    for report in done.bindings.devices:
+        yield f"  {report.address}  {report.state}  {report.reason}{_tail(report.message)}"
+
+
+def _tail(message: str) -> str:
+    return f": {message}" if message else ""
