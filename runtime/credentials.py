@@ -116,10 +116,14 @@ class Credentials:
         key = self.configuration.api_key.get("BearerToken")
         return str(key).strip() if key else None
 
+    def recheck(self) -> None:
+        """Have the next `authorization` look at the token file, however short ago it was looked at."""
+        self._checked = float("-inf")
+
     async def refresh(self) -> bool:
         """After a 401: read everything again. True when the Authorization header changed, so a retry makes sense."""
         before = self.authorization()
-        self._checked = float("-inf")
+        self.recheck()
         if self._token_file is None and self._reloader is not None:
             try:
                 await self._reloader()

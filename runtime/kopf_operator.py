@@ -90,7 +90,8 @@ async def run_kopf(
 
     @kopf.on.login(registry=registry)
     def login(**_: Any) -> kopf.ConnectionInfo:
-        # Called again after a 401: a token that was rotated on disk is read then.
+        # Called again after a 401: a token that was rotated on disk is read then. The old one would end kopf.
+        credentials.recheck()
         return connection_info(credentials)
 
     loop = asyncio.get_running_loop()
