@@ -55,13 +55,19 @@ class ClusterView:
             time.sleep(_POLL_SECONDS)
 
 
-def unsettled(policies: list[dict[str, Any]]) -> str:
-    """The names of the policies that are still being rolled out, or whose status is of an older generation."""
+def unsettled(policies: list[dict[str, Any]], states: list[dict[str, Any]]) -> str:
+    """The names of policies and nodes that are still on their way; a device that is blocked or failed has arrived."""
     waiting = []
     for policy in policies:
         status = policy.get("status", {})
-        conditions = {c["type"]: c for c in status.get("conditions", [])}
+        nodes = status.get("nodes", {})
         current = status.get("observedGeneration") == policy["metadata"]["generation"]
-        if not current or conditions.get("Progressing", {}).get("status") != "False":
+        if not current or nodes.get("updated") != nodes.get("matched"):
             waiting.append(policy["metadata"]["name"])
+    for state in states:
+        bindings = state.get("status", {}).get("bindings", {})
+        current = bindings.get("observedGeneration") == state["metadata"]["generation"]
+        moving = any(device["state"] in ("Pending", "Released") for device in bindings.get("devices", []))
+        if not current or moving:
+            waiting.append(state["metadata"]["name"])
     return ", ".join(waiting)

@@ -129,7 +129,7 @@ class Story:
         return ", ".join(name for name in POOLS if name not in present)
 
     def _unsettled(self) -> str:
-        return unsettled(self.view.items("npunodepolicies"))
+        return unsettled(self.view.items("npunodepolicies"), self.view.items("npunodestates"))
 
     def _not_reported(self, boot: str) -> str:
         reports = {state["metadata"]["name"]: state.get("status", {}) for state in self.view.items("npunodestates")}
