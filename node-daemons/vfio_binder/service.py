@@ -31,7 +31,7 @@ from vfio_binder.text import has_findings, show
 
 def run_daemon(settings: Settings, arguments: argparse.Namespace) -> int:
     """Serve until a signal comes; the exit code."""
-    return process.run(lambda life: _serve(life, settings, arguments))
+    return process.run(lambda life: serve(life, settings, arguments))
 
 
 def run_once(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -72,7 +72,8 @@ async def _once(settings: Settings, arguments: argparse.Namespace, binder: Binde
         return done
 
 
-async def _serve(life: process.Process, settings: Settings, arguments: argparse.Namespace) -> None:
+async def serve(life: process.Process, settings: Settings, arguments: argparse.Namespace) -> None:
+    """The daemon, until ``life.stop``."""
     metrics = Metrics(settings.component)
     binder_metrics = BinderMetrics(metrics.registry)
     store: Store[StateRecord] = Store(read_state)
