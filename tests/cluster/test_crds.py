@@ -104,6 +104,9 @@ def test_a_status_is_read_back_as_it_was_written(api: Kubectl, sample: dict[str,
         api("replace", "--subresource=status", "-f", "-", input=json.dumps(sample))
         found = json.loads(api("get", *coordinates(sample), "-o", "json").stdout)
         assert found["status"] == sample["status"]
+        header, row = api("get", *coordinates(sample)).stdout.splitlines()
+        assert header.split() == ["NAME", "READY", "REASON", "REVISION", "AGE"]
+        assert row.split()[1:4] == ["False", "DevicesBlocked", sample["spec"]["revision"]]
     finally:
         api("delete", *coordinates(sample))
 
