@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cli.cluster.errors import ClusterError
 
-COMMANDS = ("cli.cluster.command", "cli.demo.command")
+COMMANDS = ("cli.cluster.command", "cli.demo.command", "cli.explain")
 
 DESCRIPTION = """\
 npufleet: every accelerator of a Kubernetes fleet, run from Git.
