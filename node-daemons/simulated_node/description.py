@@ -4,12 +4,16 @@ These models are the schema of a description. It describes the machine, not its 
 follows from the kernel's rules at boot.
 """
 
+import errno
 import ipaddress
 from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
+
+# "Try again later", which the kernel keeps to itself: user space has no errno for it.
+PROBE_DEFER = "EPROBE_DEFER"
 
 Address = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]$")]
 Parent = Annotated[str, Field(pattern=r"^(pci[0-9a-f]{4}:[0-9a-f]{2}|[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7])$")]
@@ -30,6 +34,13 @@ def _is_address(value: str) -> str:
     return value
 
 
+def _is_errno(value: str) -> str:
+    if value != PROBE_DEFER and not hasattr(errno, value):
+        raise ValueError(f"no errno is called {value!r}")
+    return value
+
+
+Errno = Annotated[str, AfterValidator(_is_errno)]
 InterfaceAddress = Annotated[str, AfterValidator(_is_interface_address)]
 Gateway = Annotated[str, AfterValidator(_is_address)]
 
@@ -108,7 +119,7 @@ class ProbeError(Described):
     """A probe that fails: the driver's own errno, ``times`` times (absent: always)."""
 
     driver: Name
-    errno: Annotated[str, Field(pattern=r"^E[A-Z0-9]+$")]
+    errno: Errno
     times: Annotated[int, Field(ge=1)] | None = None
 
 

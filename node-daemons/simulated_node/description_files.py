@@ -5,6 +5,7 @@ An extending description is laid over the shipped one that it names: mappings ar
 replace those with the same address, name, mount point or pid, and are added otherwise; anything else is replaced.
 """
 
+import functools
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +47,7 @@ def shipped_descriptions() -> list[str]:
     return sorted(path.stem for path in DESCRIPTIONS.glob("*.yaml"))
 
 
+@functools.cache
 def known_drivers() -> KnownDrivers:
     return _checked(KnownDrivers, _yaml(_read(_KNOWN_DRIVERS), _KNOWN_DRIVERS.name), _KNOWN_DRIVERS.name)
 

@@ -10,6 +10,8 @@ import threading
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from simulated_node.description import PROBE_DEFER
+
 
 @dataclass(slots=True)
 class _Fault:
@@ -52,7 +54,7 @@ class Faults:
 
     def fail_next(self, pattern: str, errno: str, times: int = 1) -> None:
         """The next matching operations fail with this errno and do nothing. ValueError for an unknown errno."""
-        if errno != "EPROBE_DEFER" and not hasattr(errnos, errno):
+        if not hasattr(errnos, errno) and not (errno == PROBE_DEFER and pattern.startswith("probe:")):
             raise ValueError(f"no errno is called {errno!r}")
         with self._changed:
             self._faults.append(_Fault(pattern, errno, times))

@@ -1,6 +1,6 @@
 """Drivers taking and leaving devices: probe, bind, unbind, drivers_probe (drivers/base/{bus,dd}.c, drivers/pci)."""
 
-from simulated_node.description import DriverKind, WhenOpen
+from simulated_node.description import PROBE_DEFER, DriverKind, WhenOpen
 from simulated_node.model import nodes, vfio
 from simulated_node.model.events import class_event, device_event
 from simulated_node.model.locks import take_lock
@@ -240,7 +240,7 @@ def probe(machine: Machine, device: Device, driver: Driver) -> None:
     if kind is DriverKind.NATIVE and vfio.is_owned_by_user(machine, device):
         raise USER_OWNS_GROUP.refuses(f"the group of {device.address} is held by a user")
     error = machine.probe_fault(device.address, driver.name) or _described_error(device, driver)
-    if error == "EPROBE_DEFER":
+    if error == PROBE_DEFER:
         raise _DeferredError
     if error is not None:
         raise PROBE_ERROR.refuses(f"{driver.name} fails to take {device.address}", errno=error)

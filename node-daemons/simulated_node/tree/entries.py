@@ -1,6 +1,5 @@
 """A tree of files as a value: absolute host path -> what is there."""
 
-import posixpath
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -43,28 +42,34 @@ class TreeBuilder:
         self.tree: Tree = {}
 
     def directory(self, path: str) -> None:
-        while path != "/" and path not in self.tree:
+        while path and path not in self.tree:
             self.tree[path] = Directory()
-            path = posixpath.dirname(path)
+            path = path.rpartition("/")[0]
 
     def file(self, path: str, data: str | bytes, mode: int = READ_ONLY, attribute: Attribute | None = None) -> None:
         """A file; text that does not end its line is ended, as sysfs attributes are."""
-        self.directory(posixpath.dirname(path))
+        self.directory(path.rpartition("/")[0])
         if isinstance(data, str):
             data = (data if data.endswith("\n") or not data else data + "\n").encode()
         self.tree[path] = File(data, mode, attribute)
 
     def link(self, path: str, target: str) -> None:
         """A relative link to an absolute path, as sysfs makes them."""
-        self.raw_link(path, posixpath.relpath(target, posixpath.dirname(path)))
+        own, other = path.split("/")[:-1], target.split("/")
+        common = 0
+        while common < min(len(own), len(other)) and own[common] == other[common]:
+            common += 1
+        self.raw_link(path, "/".join([".."] * (len(own) - common) + other[common:]) or ".")
 
     def raw_link(self, path: str, text: str) -> None:
-        self.directory(posixpath.dirname(path))
+        self.directory(path.rpartition("/")[0])
         self.tree[path] = Link(text)
 
 
 def lookup(tree: Tree, path: str) -> tuple[str, Entry] | None:
     """The entry that a path leads to, links followed; None when it leads nowhere."""
+    if not path.startswith("/"):
+        return None
     done: list[str] = []
     todo = path.split("/")[::-1]
     links = 0
@@ -88,4 +93,6 @@ def lookup(tree: Tree, path: str) -> tuple[str, Entry] | None:
             done.clear()
         todo.extend(reversed(entry.text.split("/")))
     found = "/" + "/".join(done)
+    if found == "/":
+        return found, Directory()
     return (found, tree[found]) if found in tree else None

@@ -20,7 +20,7 @@ def render_kernel(out: TreeBuilder, machine: Machine) -> None:
         for device in machine.devices.values():
             if device.driver == driver.name:
                 _render_listing(
-                    out, f"{driver.description.listing}/{device.address}", device.address, device.nodes[0].name
+                    out, f"{driver.description.listing}/{device.address}", device.address, device.nodes[0].minor
                 )
 
 

@@ -1,24 +1,29 @@
 """Putting a rendered tree below a root, step by step from the one before.
 
-Each name changes by one rename: a reader sees the old content or the new, never a part; a device's directory comes
-and goes whole. Names that stand for others (links) go first and come last, so that a link that is there leads
-somewhere.
+Each name changes by one rename: a reader sees the old content or the new, never a part; a device's directory comes and
+goes whole. Links from elsewhere to what comes or goes are removed first and made last, so that a link that is there
+leads somewhere.
 """
+# A machine has some hundred files, made anew at every boot: pathlib would take as long as the file system.
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH110, PTH112, PTH114, PTH208, PTH211
 
+import errno
 import itertools
-import posixpath
+import os
 import shutil
 from pathlib import Path
 
 from simulated_node.tree.entries import Directory, Entry, File, Link, Tree
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Materialiser:
     """Owns the files of the kernel below ``root``. Not thread-safe: the kernel calls it under its own lock."""
 
     def __init__(self, root: Path, staging: Path) -> None:
-        self._root = root
-        self._staging = staging
+        self._root = str(root)
+        self._staging = str(staging)
         self._names = itertools.count()
         self._tree: Tree = {}
         shutil.rmtree(staging, ignore_errors=True)
@@ -30,9 +35,10 @@ class Materialiser:
 
     def replace(self, tree: Tree) -> None:
         old, self._tree = self._tree, tree
-        gone = [path for path in old if path not in tree or type(old[path]) is not type(tree[path])]
-        changed = [path for path, entry in tree.items() if path in old and path not in gone and old[path] != entry]
-        new = [path for path in tree if path not in old or path in gone]
+        gone = [path for path, entry in old.items() if type(tree.get(path)) is not type(entry)]
+        new = [path for path, entry in tree.items() if type(old.get(path)) is not type(entry)]
+        fresh = set(new)
+        changed = [path for path, entry in tree.items() if path not in fresh and old[path] != entry]
         self._remove(gone, old)
         self._create(new, tree)
         for path in changed:
@@ -40,81 +46,84 @@ class Materialiser:
 
     def empty(self, directory: str) -> None:
         """Take away everything in a directory that is not in the tree (a tmpfs after a reboot)."""
-        for child in self._real(directory).iterdir():
-            if f"{directory}/{child.name}" not in self._tree:
-                self._discard(child)
+        for name in os.listdir(self._root + directory):
+            if f"{directory}/{name}" not in self._tree:
+                self._discard(f"{self._root}{directory}/{name}")
 
     def _remove(self, gone: list[str], old: Tree) -> None:
-        for path in gone:
-            if isinstance(old[path], Link):
-                self._real(path).unlink(missing_ok=True)
         lost = set(gone)
-        for path in gone:
-            if not isinstance(old[path], Link) and posixpath.dirname(path) not in lost:
-                self._discard(self._real(path))
+        # What lies in a directory that goes, goes with it.
+        tops = [path for path in gone if path.rpartition("/")[0] not in lost]
+        for path in sorted(tops, key=lambda path: not isinstance(old[path], Link)):
+            self._discard(self._root + path)
 
     def _create(self, new: list[str], tree: Tree) -> None:
-        fresh = set(new)
-        tops: dict[str, Path] = {}
-        links = []
+        # Where the parts of a directory that comes as a whole are staged, by their paths in the tree.
+        staged: dict[str, str] = {}
+        tops: list[str] = []
+        links: list[str] = []
         for path in sorted(new):
             entry = tree[path]
-            above = posixpath.dirname(path)
-            top = next((known for known in tops if path.startswith(known + "/")), None)
-            if top is not None:
-                self._make(tops[top] / path[len(top) + 1 :], entry)
-            elif isinstance(entry, Directory) and above not in fresh:
-                tops[path] = self._stage()
-                tops[path].mkdir()
+            parent, _, name = path.rpartition("/")
+            if parent in staged:
+                place = f"{staged[parent]}/{name}"
+                _make(place, entry)
+                if isinstance(entry, Directory):
+                    staged[path] = place
+            elif isinstance(entry, Directory):
+                staged[path] = self._stage()
+                os.mkdir(staged[path])
+                tops.append(path)
             elif isinstance(entry, Link):
                 links.append(path)
             else:
                 self._put(path, entry)
-        for path, staged in tops.items():
-            self._settle(staged, self._real(path))
+        for path in tops:
+            self._settle(staged[path], self._root + path)
         for path in links:
             self._put(path, tree[path])
 
-    def _settle(self, staged: Path, place: Path) -> None:
+    def _settle(self, staged: str, place: str) -> None:
         """Move a new directory into place; where a directory of the disk is already, its contents join it."""
-        if not place.exists():
-            staged.rename(place)
+        if not os.path.exists(place):
+            os.rename(staged, place)
             return
-        for child in staged.iterdir():
-            if child.is_dir() and not child.is_symlink():
-                self._settle(child, place / child.name)
+        for name in os.listdir(staged):
+            child = f"{staged}/{name}"
+            if os.path.isdir(child) and not os.path.islink(child):
+                self._settle(child, f"{place}/{name}")
             else:
-                child.rename(place / child.name)
-        staged.rmdir()
+                os.rename(child, f"{place}/{name}")
+        os.rmdir(staged)
 
     def _put(self, path: str, entry: Entry) -> None:
-        if isinstance(entry, Directory):
-            self._real(path).mkdir(exist_ok=True)
-            return
         staged = self._stage()
-        self._make(staged, entry)
-        staged.rename(self._real(path))
+        _make(staged, entry)
+        os.rename(staged, self._root + path)
 
-    def _make(self, place: Path, entry: Entry) -> None:
-        match entry:
-            case Directory():
-                place.mkdir()
-            case File(data, mode, _):
-                place.write_bytes(data)
-                place.chmod(mode)
-            case Link(text):
-                place.symlink_to(text)
-
-    def _discard(self, place: Path) -> None:
+    def _discard(self, place: str) -> None:
         trash = self._stage()
-        place.rename(trash)
-        if trash.is_dir() and not trash.is_symlink():
+        os.rename(place, trash)
+        if os.path.isdir(trash) and not os.path.islink(trash):
             shutil.rmtree(trash)
         else:
-            trash.unlink()
+            os.unlink(trash)
 
-    def _stage(self) -> Path:
-        return self._staging / str(next(self._names))
+    def _stage(self) -> str:
+        return f"{self._staging}/{next(self._names)}"
 
-    def _real(self, path: str) -> Path:
-        return self._root / path[1:]
+
+def _make(place: str, entry: Entry) -> None:
+    match entry:
+        case Directory():
+            os.mkdir(place)
+        case File(data, mode, _):
+            descriptor = os.open(place, _NEW, mode)
+            try:
+                if os.write(descriptor, data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
+                os.fchmod(descriptor, mode)
+            finally:
+                os.close(descriptor)
+        case Link(text):
+            os.symlink(text, place)

@@ -1,0 +1,134 @@
+"""Whatever is ordered in whatever sequence, the machine stays one that a kernel could be in."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simulated_node.description import DriverKind
+from simulated_node.description_files import known_drivers
+from simulated_node.model import handles, hotplug, modules, vfio
+from simulated_node.model.attributes import Attribute, Kind, write_attribute
+from simulated_node.model.boot import boot
+from simulated_node.model.state import Machine
+from simulated_node.rules.registry import KernelError, WouldBlockError
+from simulated_node.tree.entries import Link, Tree, lookup
+from simulated_node.tree.render import render
+from tests.builders import hosts
+from tests.builders.examples import at_least
+
+FLOOR = 2000
+ADDRESSES = (hosts.NPU, hosts.TWIN, hosts.GRAPHICS, hosts.AUDIO, hosts.SICK, hosts.NOBODY)
+DRIVERS = ("rebellions", "vfio-pci", "nvidia", "snd_hda_intel", "pci-stub")
+NODES = ("rbln0", "rbln1", "vfio/20", "vfio/24", "vfio/devices/vfio0", "nvidia0")
+
+KEPT = {hosts.PORT, *ADDRESSES}
+DESCRIPTION = hosts.bench(
+    devices=[d.model_dump(mode="json", by_alias=True) for d in hosts.bench().devices if d.address in KEPT],
+    volumes=[],
+    mounts=[],
+    virtualInterfaces=[],
+)
+
+ORDERS = st.one_of(
+    st.tuples(st.just("override"), st.sampled_from(ADDRESSES), st.sampled_from((*DRIVERS, "none", "\n"))),
+    st.tuples(st.sampled_from(("bind", "unbind")), st.sampled_from(ADDRESSES), st.sampled_from(DRIVERS)),
+    st.tuples(st.just("probe"), st.sampled_from(ADDRESSES), st.just("")),
+    st.tuples(st.sampled_from(("new_id", "remove_id")), st.just("1eff 1250"), st.sampled_from(DRIVERS)),
+    st.tuples(st.just("load"), st.just(""), st.sampled_from(("vfio_pci", "pci_stub", "none"))),
+    st.tuples(st.sampled_from(("open", "close")), st.sampled_from(NODES), st.just("")),
+    st.tuples(st.sampled_from(("remove", "add")), st.sampled_from(ADDRESSES), st.just("")),
+)
+
+
+def act(machine: Machine, order: tuple[str, str, str], operation: int) -> None:
+    what, subject, other = order
+    match what:
+        case "override":
+            write_attribute(machine, Attribute(Kind.DRIVER_OVERRIDE, subject), other.encode(), operation)
+        case "probe":
+            write_attribute(machine, Attribute(Kind.DRIVERS_PROBE), subject.encode(), operation)
+        case "bind" | "unbind" | "new_id" | "remove_id":
+            if other in machine.drivers:
+                write_attribute(machine, Attribute(Kind(what), other), subject.encode(), operation)
+        case "load":
+            modules.load_module(machine, other, operation)
+        case "open":
+            handles.open_node(machine, subject, pid=100 + operation, comm="user", cgroup="/")
+        case "close":
+            handles.close_node(machine, subject, pid=None)
+        case "remove":
+            hotplug.remove(machine, subject, operation)
+        case "add":
+            found = next((device for device in DESCRIPTION.devices if device.address == subject), None)
+            if found is not None:
+                hotplug.add(machine, found)
+
+
+def facts(machine: Machine) -> Any:
+    """The state, without the outbox and what only counts attempts."""
+    return (
+        [
+            (one.address, one.driver, one.override, *one.nodes, one.vfio_index, one.group, one.unsafe_group, one.holder)
+            for one in machine.devices.values()
+        ],
+        [module.name for module in machine.modules.values() if module.loaded],
+        [(driver.name, *driver.dynamic_ids) for driver in machine.drivers.values()],
+        [(process.pid, *sorted(process.handles.items())) for process in machine.processes.values()],
+    )
+
+
+def check_state(machine: Machine) -> None:
+    names = [node.name for device in machine.devices.values() for node in device.nodes]
+    assert len(names) == len(set(names)), "two devices have one node"
+    for device in machine.devices.values():
+        if device.driver is None:
+            assert not device.nodes
+            assert device.vfio_index is None
+            continue
+        driver = machine.drivers[device.driver]
+        assert (device.vfio_index is not None) == (driver.description.kind is DriverKind.VFIO)
+        assert set(device.ancestors[1:]) <= machine.devices.keys()
+        if vfio.is_owned_by_user(machine, device):
+            assert driver.description.kind is not DriverKind.NATIVE, "a VM and the host share a group"
+    for process in machine.processes.values():
+        assert process.handles
+        for name in process.handles.values():
+            if name.startswith("vfio/"):
+                assert not name.endswith("(deleted)"), "a VFIO node went while it was open"
+                assert len(machine.handles_on(name)) == 1
+
+
+def check_tree(machine: Machine, tree: Tree) -> None:
+    for path, entry in tree.items():
+        if isinstance(entry, Link) and not path.startswith(("/proc", "/var")):
+            assert lookup(tree, path) is not None, f"{path} dangles"
+    for device in machine.devices.values():
+        found = lookup(tree, f"{hosts.DEVICES}/{device.address}/driver")
+        assert (found[0] if found else None) == (f"{hosts.DRIVERS}/{device.driver}" if device.driver else None)
+        group = lookup(tree, f"{hosts.DEVICES}/{device.address}/iommu_group/devices/{device.address}")
+        assert group is not None
+    groups = {f"/dev/{node}" for node in vfio.group_nodes(machine)}
+    shown = {path for path in tree if path.startswith("/dev/vfio/") and path.rpartition("/")[2].isdigit()}
+    assert shown == groups
+
+
+def test_no_sequence_of_orders_leads_to_a_state_that_no_kernel_has() -> None:
+    known = known_drivers()
+    with at_least(FLOOR, "machine against its invariants") as examples:
+
+        @settings(max_examples=2100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(st.lists(ORDERS, min_size=1, max_size=12))
+        def check(orders: list[tuple[str, str, str]]) -> None:
+            examples.one()
+            machine = boot(DESCRIPTION, known, boots=1)
+            for operation, order in enumerate(orders, start=1):
+                before = facts(machine)
+                try:
+                    act(machine, order, operation)
+                except (KernelError, WouldBlockError):
+                    assert facts(machine) == before, f"{order} failed and changed something"
+                check_state(machine)
+            check_tree(machine, render(machine))
+
+        check()
