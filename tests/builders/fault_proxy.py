@@ -92,7 +92,11 @@ class FaultProxy:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
             app = web.Application(client_max_size=2**24)
-            app.router.add_route("*", "/{tail:.*}", lambda request: self._handle(request, session))
+
+            async def handle(request: web.Request) -> web.StreamResponse:
+                return await self._handle(request, session)
+
+            app.router.add_route("*", "/{tail:.*}", handle)
             runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -117,7 +121,7 @@ class FaultProxy:
             request.method,
             self._access.endpoint.server + request.path_qs,
             headers=headers,
-            data=await request.read(),
+            data=await request.read() or None,
         ) as upstream:
             if watch and upstream.status == 200:
                 return await self._stream(request, upstream, plural)

@@ -144,7 +144,7 @@ def test_edits_faster_than_the_controller_end_at_the_last_one(fleet: LiveFleet, 
     fleet.apply(policy("np-edit"))
     start()
     fleet.ready("np-edit")
-    for number in range(25):
+    for number in range(12):
         fleet.apply(policy("np-edit", mode="Container" if number % 2 else "Passthrough", priority=number))
         fleet.answer("np-a")
     last = fleet.apply(policy("np-edit", mode="Container", driver_name="npu.example.io"))
@@ -188,11 +188,11 @@ def test_orders_of_a_state_that_was_restored_from_a_backup_can_be_emptied(fleet:
 
 
 def test_orders_that_somebody_else_adds_do_not_stay(fleet: LiveFleet, start: Start, kubectl: Any) -> None:
-    fleet.add_node("np-a", 1, labels=POOL)
-    fleet.apply(policy("np-own"))
+    fleet.add_node("np-a", 2, labels=POOL)
+    fleet.apply(policy("np-own", rules=[device_rule(limit=1)]))
     start()
     fleet.ready("np-own")
-    foreign = {**fleet.orders("np-a")[A], "address": B}
+    foreign = {**fleet.orders("np-a")[A], "address": B, "decidedBy": {"policy": "somebody", "rule": "else"}}
     patch = [{"op": "add", "path": "/spec/devices/-", "value": foreign}]
     kubectl("patch", "npunodestate", "np-a", "--type=json", "-p", json.dumps(patch))
     fleet.until(lambda: set(fleet.orders("np-a")) == {A})
@@ -216,7 +216,7 @@ def test_policy_deleted_in_a_gap_of_the_watch_is_no_ghost(
         assert not fleet.cards["np-a"][A].bound
 
 
-@pytest.mark.parametrize("dead_at", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("dead_at", [1, 3, 4, 6])
 def test_death_right_after_a_write_is_made_good(
     fleet: LiveFleet, start: Start, controller_kubeconfig: Path, tmp_path: Path, dead_at: int
 ) -> None:
