@@ -56,7 +56,8 @@ def test_a_function_of_a_simulated_machine_is_read_in_full(tmp_path: Path) -> No
 
 def test_a_bare_function_says_nothing_more_than_its_ids(tmp_path: Path) -> None:
     device = read_device(paper_host(tmp_path, FUNCTION), NPU)
-    assert device.driver is device.iommu_group is device.numa_node is device.serial is device.subsystem is None
+    absent = (device.driver, device.iommu_group, device.numa_node, device.serial, device.subsystem)
+    assert absent == (None,) * 5
     assert device.pcie_root == "pci0000:20"
     assert (device.num_vfs, device.total_vfs, device.boot_vga, device.faults) == (0, None, False, {})
 

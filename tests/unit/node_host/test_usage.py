@@ -1,0 +1,197 @@
+"""Who uses a device: by its own nodes, its group's, its vendor's, its disks, its interfaces, its virtual functions."""
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_host.device_nodes import read_device_nodes
+from node_host.host import KernelFiles
+from node_host.open_handles import OpenHandles, read_open_handles
+from node_host.pci import PCIDevice
+from node_host.usage import users_of
+from tests.builders.paper_host import paper_host
+
+CARD, TWIN = "0000:23:00.0", "0000:24:00.0"
+NO_PROCESSES = {"/proc/": ""}
+
+
+def function(address: str, *parts: dict[str, str]) -> dict[str, str]:
+    here = f"/sys/devices/pci0000:20/{address}"
+    files = {f"/sys/bus/pci/devices/{address}": f"-> {here}", f"{here}/vendor": "0x1eff\n"}
+    for part in parts:
+        files |= {f"{here}/{path}": text for path, text in part.items()}
+    return files
+
+
+def node(path: str, number: str, name: str = "") -> dict[str, str]:
+    found = {f"{path}/dev": f"{number}\n"}
+    return found | ({f"{path}/uevent": f"MAJOR=1\nDEVNAME={name}\n"} if name else {})
+
+
+def process(pid: int, comm: str, *nodes: str) -> dict[str, str]:
+    files = {f"/proc/{pid}/comm": f"{comm}\n", f"/proc/{pid}/fd/": ""}
+    return files | {f"/proc/{pid}/fd/{number}": f"-> {path}" for number, path in enumerate(nodes, 3)}
+
+
+def host(root: Path, *parts: dict[str, str]) -> KernelFiles:
+    made = paper_host(root, {path: text for part in parts for path, text in part.items() if "/fd/" not in path})
+    for part in parts:
+        for path, text in part.items():
+            if "/fd/" in path:
+                place = root / path.lstrip("/")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if not path.endswith("/"):
+                    place.symlink_to(text.removeprefix("-> "))
+    return made
+
+
+def device(address: str = CARD, **more: Any) -> PCIDevice:
+    return PCIDevice(address, "1eff", "1250", "120000", **more)
+
+
+def users(made: KernelFiles, one: PCIDevice, *patterns: str, taken: dict[str, str] | None = None) -> list[str]:
+    nodes = read_device_nodes(made, one, patterns)
+    found = users_of(one, nodes, read_open_handles(made), taken_paths=taken or {})
+    return [f"{user.kind}: {user.name} ({user.detail})" for user in found]
+
+
+def test_an_idle_device_has_no_users(tmp_path: Path) -> None:
+    made = host(tmp_path, function(CARD, node("rebellions/rbln0", "240:0", "rbln0")), process(7, "vllm", "/dev/rbln1"))
+    assert users(made, device(driver="rebellions", iommu_group=20)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/dev/rbln0", {"driver": "rebellions"}),
+        ("/dev/rbln0 (deleted)", {"driver": "rebellions"}),
+        ("/dev/vfio/20", {"driver": "vfio-pci", "iommu_group": 20}),
+        ("/dev/vfio/noiommu-20", {"driver": "vfio-pci", "iommu_group": 20}),
+        ("/dev/vfio/devices/vfio3", {"driver": "vfio-pci", "vfio_device": "vfio3"}),
+        ("/dev/dri/renderD128", {"driver": "i915"}),
+    ],
+)
+def test_open_nodes_of_the_device_or_its_group_are_use(tmp_path: Path, path: str, more: dict[str, Any]) -> None:
+    nodes = node("rebellions/rbln0", "240:0", "rbln0") | node("drm/renderD128", "226:128", "dri/renderD128")
+    made = host(tmp_path, function(CARD, nodes), process(4242, "qemu-kvm", "/dev/null", path))
+    shown = path.removesuffix(" (deleted)")
+    assert users(made, replace(device(), **more)) == [f"Process: qemu-kvm (pid 4242 has {shown} open)"]
+
+
+def test_a_node_without_an_event_file_is_known_by_its_directory(tmp_path: Path) -> None:
+    made = host(tmp_path, function(CARD, node("misc/rbln0", "10:77")), process(7, "tool", "/dev/rbln0"))
+    assert users(made, device(driver="rebellions")) == ["Process: tool (pid 7 has /dev/rbln0 open)"]
+
+
+def test_nodes_of_other_functions_below_a_bridge_are_not_the_bridge_s(tmp_path: Path) -> None:
+    below = node(f"{TWIN}/rebellions/rbln0", "240:0", "rbln0")
+    made = host(tmp_path, function(CARD, below), process(7, "vllm", "/dev/rbln0"))
+    assert users(made, device(driver="pcieport")) == []
+
+
+def test_a_vendor_s_node_without_a_class_device_is_use_of_each_twin_unless_it_is_known_whose_it_is(
+    tmp_path: Path,
+) -> None:
+    made = host(tmp_path, function(CARD), function(TWIN), process(9, "npu-smi", "/dev/davinci1"))
+    says = ["Process: npu-smi (pid 9 has /dev/davinci1 open)"]
+    assert users(made, device(driver="davinci"), "/dev/davinci[0-9]*") == says
+    assert users(made, device(driver="davinci"), "/dev/davinci[0-9]*", taken={"/dev/davinci1": CARD}) == says
+    assert users(made, device(driver="davinci"), "/dev/davinci[0-9]*", taken={"/dev/davinci1": TWIN}) == []
+
+
+def test_nvidia_s_own_list_tells_whose_node_is_whose(tmp_path: Path) -> None:
+    listing = {f"/proc/driver/nvidia/gpus/{CARD}/information": "Bus Location: \t 0\nDevice Minor: \t 1\n"}
+    processes = process(9, "python", "/dev/nvidia0") | process(10, "train", "/dev/nvidia1", "/dev/nvidiactl")
+    made = host(tmp_path, function(CARD), processes, listing)
+    assert users(made, device(driver="nvidia")) == ["Process: train (pid 10 has /dev/nvidia1 open)"]
+    blind = host(tmp_path / "blind", function(CARD), processes)
+    assert len(users(blind, device(driver="nvidia"))) == 2
+
+
+def test_holders_of_disks_and_interfaces_that_are_up_or_bound_together_are_use(tmp_path: Path) -> None:
+    disk = node("nvme/nvme0/nvme0n1", "259:0", "nvme0n1") | {"nvme/nvme0/nvme0n1/nvme0n1p1/holders/dm-0": ""}
+    made = host(tmp_path, function(CARD, disk), NO_PROCESSES)
+    assert users(made, device(driver="nvme")) == ["Holder: dm-0 (stands on nvme0n1p1)"]
+    up = host(tmp_path / "up", function(CARD, {"net/ens1/flags": "0x1003\n"}), NO_PROCESSES)
+    assert users(up, device(driver="ice")) == ["Holder: ens1 (network interface is up)"]
+    port = {"net/ens1/flags": "0x1002\n", "net/ens1/master": "-> /sys/devices/virtual/net/br0"}
+    bridged = host(tmp_path / "port", function(CARD, port), NO_PROCESSES)
+    assert users(bridged, device(driver="ice")) == ["Holder: br0 (network interface ens1 is a port of it)"]
+    down = host(tmp_path / "down", function(CARD, {"net/ens1/flags": "0x1002\n"}), NO_PROCESSES)
+    assert users(down, device(driver="ice")) == []
+
+
+def test_an_interface_in_another_network_namespace_is_use_that_cannot_be_read(tmp_path: Path) -> None:
+    made = host(tmp_path, function(CARD, {"net/": ""}), NO_PROCESSES)
+    assert users(made, device(driver="ice")) == [
+        "Unreadable: unknown (its network interface is in another network namespace, e.g. of a pod)"
+    ]
+
+
+def test_virtual_functions_are_use_and_so_is_their_number_when_it_cannot_be_read(tmp_path: Path) -> None:
+    made = host(tmp_path, function(CARD), NO_PROCESSES)
+    assert users(made, device(num_vfs=4)) == ["VirtualFunctions: virtual functions (4 are enabled)"]
+    assert users(made, device(num_vfs=None))[0].startswith("Unreadable")
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_no_fault(tmp_path: Path) -> None:
+    class Ending(KernelFiles):
+        number = errno.ESRCH
+
+        def list(self, path: str) -> list[str]:
+            if path == "/proc/7/fd":
+                raise OSError(self.number, "failed", path)
+            return super().list(path)
+
+    host(tmp_path, process(7, "vllm", "/dev/rbln0"))
+    ending = Ending(tmp_path)
+    assert read_open_handles(ending).unreadable is None
+    ending.number = errno.EACCES
+    assert read_open_handles(ending).unreadable == "/proc/7/fd: failed"
+
+
+def test_a_vfio_device_held_without_its_group_is_told_by_fdinfo_or_charged_to_every_vfio_device(
+    tmp_path: Path,
+) -> None:
+    held = {"/proc/7/fd/9": "-> anon_inode:[vfio-device]", "/proc/7/comm": "qemu\n"}
+    bound = device(driver="vfio-pci", iommu_group=20)
+    blind = host(tmp_path / "blind", function(CARD), held, {"/proc/7/fdinfo/9": "pos:\t0\n"})
+    assert users(blind, bound) == [
+        "Unreadable: unknown (qemu (pid 7) holds a VFIO device; the kernel does not say which)"
+    ]
+    assert users(blind, device(driver="rebellions")) == []
+    telling = {"/proc/7/fdinfo/9": f"pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:20/{CARD}\n"}
+    told = host(tmp_path / "told", function(CARD), held | telling)
+    assert users(told, bound) == ["Process: qemu (pid 7 has anon_inode:[vfio-device] open)"]
+    assert users(told, device(TWIN, driver="vfio-pci")) == []
+    explained = host(tmp_path / "explained", function(CARD), held | {"/proc/7/fd/8": "-> /dev/vfio/99"})
+    assert users(explained, bound) == []
+
+
+def test_on_a_real_procfs_a_node_is_known_by_its_number_whatever_its_path_in_a_container() -> None:
+    descriptor = os.open("/dev/null", os.O_RDONLY)
+    try:
+        handles = read_open_handles(KernelFiles("/"))
+    finally:
+        os.close(descriptor)
+    number = Path("/dev/null").stat().st_rdev
+    openers = handles.by_number[(False, os.major(number), os.minor(number))]
+    assert os.getpid() in {handle.pid for handle in openers}
+
+
+def test_evidence_that_cannot_be_read_is_a_user(tmp_path: Path) -> None:
+    made = host(tmp_path, function(CARD))
+    nodes = read_device_nodes(made, device())
+    [user] = users_of(device(), nodes, OpenHandles(unreadable="/proc: failed"), taken_paths={})
+    assert (user.kind, user.detail) == ("Unreadable", "open handles cannot be read: /proc: failed")
+
+
+def test_many_users_are_cut_to_what_the_status_takes(tmp_path: Path) -> None:
+    files = function(CARD, node("rebellions/rbln0", "240:0", "rbln0"))
+    for pid in range(100, 140):
+        files |= process(pid, f"worker{pid}", "/dev/rbln0")
+    assert len(users(host(tmp_path, files), device(driver="rebellions"))) == 16
