@@ -45,7 +45,7 @@ from runtime.list_watch import ListWatch
 from runtime.metrics import Metrics
 from runtime.process import Process
 from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
-from runtime.store import Change, Entry, Store
+from runtime.store import Change, Entry, Key, Store
 from runtime.work_queue import WorkQueue
 
 T = TypeVar("T")
@@ -103,6 +103,7 @@ class NodePolicyController:
             self._figures,
             field_manager=COMPONENT,
             may_write=lambda: self._election.leading,
+            node_exists=lambda name: Key("", name) in self.nodes,
             replan=self._plan_soon,
         )
         queues = SharedQueueMetrics(metrics.queue("node-policy"))
@@ -227,7 +228,7 @@ class NodePolicyController:
             return 1.0
         started = self._clock()
         try:
-            again = self._plan_now()
+            again = await self._plan_now()
         except Exception as error:
             self._fault = f"the last plan failed: {type(error).__name__}: {error}"
             raise
@@ -236,13 +237,16 @@ class NodePolicyController:
         self._rest_until = self._clock() + min(_LONGEST_REST, _REST_PER_PLAN * took)
         return again
 
-    def _plan_now(self) -> float | None:
+    async def _plan_now(self) -> float | None:
+        # What is not on its way yet is decided anew: nothing that the plan does not know of may start meanwhile.
+        self._writer.withdraw_changes()
         world = self._world()
         wait = self._settled.wait()
         if world is None:
             return wait
         now = self._now()
-        made = plan(world, now, self._cache)
+        # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.
+        made = await asyncio.to_thread(plan, world, now, self._cache)
         self._confirmed = (world.confirmation, made.hold.confirmed)
         self._figures.show_blocked(made.blocked)
         self._figures.show_held(made.hold.id, len(made.hold.held))

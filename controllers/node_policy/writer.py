@@ -75,6 +75,7 @@ class Writer:
         *,
         field_manager: str,
         may_write: Callable[[], bool],
+        node_exists: Callable[[str], bool],
         replan: Callable[[], None],
     ) -> None:
         self.in_flight: dict[str, frozenset[str]] = {}
@@ -88,6 +89,7 @@ class Writer:
         self._figures = figures
         self._manager = field_manager
         self._may_write = may_write
+        self._node_exists = node_exists
         self._replan = replan
         self._state_status = StatusWriter(api, NPU_NODE_STATES, field_manager, fields=("rollout",))
         self._policy_status = StatusWriter(api, NPU_NODE_POLICIES, field_manager)
@@ -128,6 +130,10 @@ class Writer:
             [name for name, work in nodes.items() if self._failed_nodes.get(name) != work.content()],
             [name for name, work in self._policy_work.items() if self._failed_policies.get(name) != work.status],
         )
+
+    def withdraw_changes(self) -> None:
+        """Take back changes of orders that were not sent yet: the plan that is about to be made decides them anew."""
+        self._nodes = {name: work for name, work in self._nodes.items() if work.change is None}
 
     async def write_node(self, name: str) -> None:
         """Write what the newest plan wants for one node. Raises ApiError to be tried again."""
@@ -191,6 +197,9 @@ class Writer:
     async def _delete(self, name: str, planned: StateView) -> None:
         entry = self._entry_as_planned(name, planned)
         if entry is None:
+            return
+        if self._node_exists(name):
+            self._replan()  # it came back at the last moment
             return
         version = str(entry.resource_version)
         try:
