@@ -1,23 +1,19 @@
 """``python -m simulated_node``: one simulated machine until SIGTERM, with a kubelet when there is a kubeconfig."""
 
 import argparse
-import asyncio
 import json
+import signal
 import sys
-from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
-from runtime import logs, process
 from simulated_node.description import DescriptionError, HostDescription
 from simulated_node.description_files import load_description, shipped_descriptions
 from simulated_node.kernel import SimulatedKernel
-from simulated_node.kubelet.kubelet import PodApi, SimulatedKubelet
-from simulated_node.kubelet.objects import NodeFacts
 from simulated_node.server import SimulatedKernelServer
 
 _USAGE = 2
+_FAILED = 3
+_STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,8 +26,11 @@ def main(arguments: list[str] | None = None) -> int:
     except DescriptionError as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE
-    logs.setup("simulated-node", log_format="text")
-    return process.run(lambda running: _serve(running, options, description))
+    try:
+        return _serve(options, description)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return _FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,50 +59,19 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-async def _serve(running: process.Process, options: argparse.Namespace, description: HostDescription) -> None:
-    async with AsyncExitStack() as stack:
-        try:
-            kernel = stack.enter_context(SimulatedKernel(options.root, description))
-        except ValueError as error:
-            running.fail(str(error))
-            return
-        server = stack.enter_context(SimulatedKernelServer(kernel))
-        if options.kubeconfig is not None:
-            machine = _Machine(kernel, options.node_name, {**description.labels, **dict(options.label)})
-            api = await stack.enter_async_context(
-                PodApi.connect(kubeconfig=options.kubeconfig, component="simulated-kubelet")
-            )
-            # connect() makes an object of the class that it is called on.
-            kubelet = SimulatedKubelet(cast(PodApi, api), machine.facts)
-            loop = asyncio.get_running_loop()
-
-            def rebooted(_boot_id: str) -> None:
-                machine.booted = datetime.now(UTC)
-                loop.call_soon_threadsafe(kubelet.rebooted)
-
-            server.actions.on_reboot = rebooted
-            running.supervise(kubelet.run(), "kubelet")
+def _serve(options: argparse.Namespace, description: HostDescription) -> int:
+    # Until somebody waits for it, a signal to stop is kept; threads that start now must not take it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
+    with SimulatedKernel(options.root, description) as kernel, SimulatedKernelServer(kernel) as server:
         print(json.dumps({"ready": True, "root": str(kernel.root), "bootID": kernel.boot_id}), flush=True)
-        await running.stop.wait()
+        if options.kubeconfig is None:
+            signal.sigwait(_STOP)
+            return 0
+        # The libraries of the API take longer to load than the machine to boot; a machine alone does without.
+        from simulated_node.kubelet.node_process import run_node
 
-
-class _Machine:
-    """What the kubelet describes."""
-
-    def __init__(self, kernel: SimulatedKernel, name: str, labels: dict[str, str]) -> None:
-        self._kernel = kernel
-        self._name = name
-        self._labels = labels
-        self.booted = datetime.now(UTC)
-
-    def facts(self) -> NodeFacts:
-        return NodeFacts(
-            name=self._name,
-            labels=self._labels,
-            kernel_version=self._kernel.description.kernel.release,
-            boot_id=self._kernel.boot_id,
-            booted=self.booted.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
+        labels = {**description.labels, **dict(options.label)}
+        return run_node(kernel, server, name=options.node_name, labels=labels, kubeconfig=options.kubeconfig)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from node_host.host.uevents import kernel_uevents
 
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _MODPROBE_SECONDS = 60
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a daemon's own may lack the sbin part
 
 
 def child_command(root: str, path: str, data: bytes) -> Names:
@@ -48,16 +49,17 @@ class KernelFiles(RootedFiles):
         command = ["modprobe", "--", name]
         if self._base:
             command = ["chroot", self.root, *command]
-        if shutil.which(command[0]) is None:
+        program = shutil.which(command[0], path=_PATH)
+        if program is None:
             raise OSError(errno.ENOPKG, f"no {command[0]} to load a module with", name)
         try:
             done = subprocess.run(
-                command,
+                [program, *command[1:]],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_MODPROBE_SECONDS,
                 check=False,
-                env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
+                env={"PATH": _PATH, "LC_ALL": "C"},
             )
         except subprocess.TimeoutExpired:
             raise OSError(errno.ETIMEDOUT, f"modprobe did not end in {_MODPROBE_SECONDS} s", name) from None
