@@ -30,6 +30,7 @@ from simulated_node.rules.registry import KernelError, WouldBlockError, rule
 from simulated_node.subscriptions import LOST, Subscription
 from simulated_node.tree.entries import File, lookup
 from simulated_node.tree.materialise import Materialiser
+from simulated_node.tree.pci import Memory
 from simulated_node.tree.render import KERNEL_DIRECTORIES, render
 
 T = TypeVar("T")
@@ -94,9 +95,10 @@ class SimulatedKernel:
         self._log = WriteLog(private / "writes.jsonl")
         for directory in (*KERNEL_DIRECTORIES, "/run"):
             shutil.rmtree(self.root / directory[1:], ignore_errors=True)
+        self._memory: Memory = {}
         self._files = Materialiser(self.root, private / "staging")
         self._machine = self._boot()
-        self._files.replace(render(self._machine))
+        self._files.replace(render(self._machine, self._memory))
 
     def __enter__(self) -> Self:
         return self
@@ -205,7 +207,7 @@ class SimulatedKernel:
             self._generation += 1
             self._end_subscriptions()
             self._machine = self._boot()
-            self._files.replace(render(self._machine))
+            self._files.replace(render(self._machine, self._memory))
             for directory in ("/run", "/dev"):
                 self._files.empty(directory)
             TMPFS.fires()
@@ -238,6 +240,7 @@ class SimulatedKernel:
         staged.rename(self._boots)
         machine = boot(self.description, self._known, boots=boots)
         machine.probe_fault = self._probe_fault
+        self._memory.clear()
         return machine
 
     def _probe_fault(self, address: str, driver: str) -> str | None:
@@ -352,7 +355,7 @@ class SimulatedKernel:
 
         Not for nothing does it say so: two sleepers that woke each other without a change would never rest.
         """
-        tree = render(self._machine)
+        tree = render(self._machine, self._memory)
         changed = tree != self._files.tree
         if changed:
             self._files.replace(tree)

@@ -38,7 +38,11 @@ class Materialiser:
         gone = [path for path, entry in old.items() if type(tree.get(path)) is not type(entry)]
         new = [path for path, entry in tree.items() if type(old.get(path)) is not type(entry)]
         fresh = set(new)
-        changed = [path for path, entry in tree.items() if path not in fresh and old[path] != entry]
+        changed = [
+            path
+            for path, entry in tree.items()
+            if old.get(path) is not entry and path not in fresh and old[path] != entry
+        ]
         self._remove(gone, old)
         self._create(new, tree)
         for path in changed:

@@ -1,5 +1,7 @@
 """/sys/devices/pci…, /sys/bus/pci, /sys/kernel/iommu_groups (Documentation/ABI/testing/sysfs-bus-pci)."""
 
+from typing import TypeAlias
+
 from simulated_node.model import vfio
 from simulated_node.model.attributes import Attribute, Kind
 from simulated_node.model.matching import modalias
@@ -7,7 +9,7 @@ from simulated_node.model.state import Device, Driver, Machine
 from simulated_node.model.topology import devpath
 from simulated_node.rules.registry import rule
 from simulated_node.tree.config_space import config_space
-from simulated_node.tree.entries import READ_WRITE, WRITE_ONLY, TreeBuilder
+from simulated_node.tree.entries import READ_WRITE, WRITE_ONLY, Tree, TreeBuilder
 
 _ABI = "Documentation/ABI/testing/sysfs-bus-pci"
 
@@ -34,7 +36,11 @@ _RESOURCES = 13  # six BARs, the ROM, six of SR-IOV
 _MEMORY_64 = 0x14220C  # IORESOURCE_MEM | PREFETCH | SIZEALIGN | MEM_64
 
 
-def render_pci(out: TreeBuilder, machine: Machine) -> None:
+# What a device looked like when it was last rendered, by address: most orders change one device of many.
+Memory: TypeAlias = dict[str, tuple[tuple[object, ...], Tree]]
+
+
+def render_pci(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
     out.directory(f"{_BUS}/devices")
     out.file(f"{_BUS}/drivers_probe", "", WRITE_ONLY, Attribute(Kind.DRIVERS_PROBE))
     out.file(f"{_BUS}/drivers_autoprobe", "1", READ_WRITE)
@@ -47,12 +53,32 @@ def render_pci(out: TreeBuilder, machine: Machine) -> None:
             free = -(-free // size) * size
             bars.append(free)
             free += size
-        _render_device(out, machine, device, bars)
+        out.tree |= _remembered(machine, device, bars, memory)
     for driver in machine.drivers.values():
         _render_driver(out, driver)
     for node, number in vfio.group_nodes(machine).items():
         name = node.removeprefix("vfio/")
         _class_device(out, f"/sys/devices/virtual/vfio/{name}", "vfio", node, number)
+
+
+def _remembered(machine: Machine, device: Device, bars: list[int], memory: Memory) -> Tree:
+    looks = (
+        device.description,
+        device.ancestors,
+        device.driver,
+        device.override,
+        tuple(device.nodes),
+        device.vfio_index,
+        device.group,
+        vfio.is_on_vfio(machine, device),
+        tuple(bars),
+    )
+    known = memory.get(device.address)
+    if known is None or known[0] != looks:
+        part = TreeBuilder()
+        _render_device(part, machine, device, bars)
+        memory[device.address] = known = (looks, part.tree)
+    return known[1]
 
 
 def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: list[int]) -> None:
