@@ -141,7 +141,9 @@ class Bench:
         deadline_seconds: float = 5.0,
         read_seconds: float = 5.0,
         host: Host | None = None,
+        calls: BoundedCalls | None = None,
     ) -> None:
+        self._calls = calls
         self.kernel = SimulatedKernel(root, description)
         self.host = host or self.kernel.host()
         self.clock = FakeClock()
@@ -172,7 +174,7 @@ class Bench:
             Journal(self.kernel.host().local(JOURNAL)),
             self.writer,
             now=lambda: f"2026-11-30T12:00:{self.clock.seconds % 60:02.0f}Z",
-            calls=BoundedCalls(deadline_seconds=self._read_deadline),
+            calls=self._calls or BoundedCalls(deadline_seconds=self._read_deadline),
             clock=self.clock,
             jitter=lambda: 1.0,
         )
