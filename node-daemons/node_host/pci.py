@@ -70,8 +70,9 @@ class PCIDevice:
 
     @property
     def is_bridge(self) -> bool:
-        """PCI bridges (class 06) have another header type and are never given away."""
-        return self.class_code.startswith("06")
+        """Bridges (class 06) stay with the host; "other bridge" (0680) is what switches between accelerators call
+        themselves, which are endpoints to the kernel."""
+        return self.class_code.startswith("06") and not self.class_code.startswith("0680")
 
     @property
     def is_virtual(self) -> bool:

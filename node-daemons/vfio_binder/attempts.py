@@ -13,6 +13,9 @@ from node_host.reasons import Reason
 
 BASE_SECONDS: Final = 5.0
 CAP_SECONDS: Final = 300.0
+# These pass by themselves as a rule, and soon.
+_SHORT_CAP_SECONDS: Final = 15.0
+_SHORT: Final = frozenset({Reason.GROUP_LOCKED, Reason.CHANGED})
 _REMEMBERED: Final = frozenset(
     {
         Reason.BIND_FAILED,
@@ -54,7 +57,8 @@ class Attempts:
             elif outcome.reason in _REMEMBERED:
                 before = self._attempts.get(outcome.address)
                 count = before.count + 1 if before else 1
-                wait = min(self._cap, self._base * 2.0 ** min(count - 1, 20)) * (0.5 + 0.5 * self._jitter())
+                cap = min(self._cap, _SHORT_CAP_SECONDS) if outcome.reason in _SHORT else self._cap
+                wait = min(cap, self._base * 2.0 ** min(count - 1, 20)) * (0.5 + 0.5 * self._jitter())
                 self._attempts[outcome.address] = _Attempt(outcome, count, now + wait)
 
     def in_force(self, now: float) -> dict[str, Outcome]:

@@ -22,6 +22,7 @@ from vfio_binder.state_record import StateRecord
 _log = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 0.2
+_SHARE_OF_TIME: Final = 5  # a storm of events keeps the daemon busy for at most one part in five
 _RETRY_SECONDS: Final = 5.0
 _CONFIRM_EVERY: Final = 300.0  # seconds after which the Node is asked for its UID again
 
@@ -68,12 +69,14 @@ class Daemon:
         try:
             while not stop.is_set():
                 self._wake.clear()
+                began = self._clock()
                 wait = await self._pass()
+                settle = max(SETTLE_SECONDS, (self._clock() - began) * (_SHARE_OF_TIME - 1))
                 woken = asyncio.ensure_future(self._wake.wait())
                 await asyncio.wait({stopping, woken}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
                 # A change seldom comes alone: a bind is half a dozen events.
-                await asyncio.wait({stopping}, timeout=SETTLE_SECONDS)
+                await asyncio.wait({stopping}, timeout=min(settle, self._resync))
         finally:
             stopping.cancel()
 
@@ -90,6 +93,11 @@ class Daemon:
         except (BootUnknownError, HungError) as error:
             _log.error("The host cannot be read: %s", error)
             self.problem = f"the host cannot be read: {error}"
+            return _RETRY_SECONDS
+        except Exception as error:
+            # A fault of this program: said aloud and by readiness. A restart would only run into it again.
+            _log.exception("The pass failed")
+            self.problem = f"the pass failed: {type(error).__name__}: {error}"
             return _RETRY_SECONDS
         self._tell(done)
         self._metrics.show(done.bindings.devices)

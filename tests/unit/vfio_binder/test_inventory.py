@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from crds.models.node_state import Bindings
 from tests.builders.binder import (
     NPU,
     TWIN,
@@ -152,8 +153,8 @@ async def test_transition_times_move_only_when_a_status_changes(make: Make) -> N
     bench.clock.advance(7)
     third = await bench.run()
 
-    def since(bindings: object, type: str) -> str:
-        return next(item.last_transition_time for item in bindings.conditions if item.type == type)  # type: ignore[attr-defined]
+    def since(bindings: Bindings, type: str) -> str:
+        return next(item.last_transition_time for item in bindings.conditions if item.type == type)
 
     assert since(first.bindings, "Ready") < since(second.bindings, "Ready") == since(third.bindings, "Ready")
     assert since(first.bindings, "JournalIntact") == since(third.bindings, "JournalIntact")
