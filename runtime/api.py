@@ -268,12 +268,18 @@ class Api:
         *,
         uid: str | None = None,
         resource_version: str | None = None,
+        grace_seconds: int | None = None,
     ) -> None:
-        """Delete in the background. `uid` and `resource_version` are preconditions (Conflict); NotFound is raised."""
+        """Delete in the background. `uid` and `resource_version` are preconditions (Conflict); NotFound is raised.
+
+        `grace_seconds` replaces the object's own grace; 0 is a kubelet's word that a pod has ended.
+        """
         preconditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if preconditions:
             body["preconditions"] = preconditions
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         await self._call("DELETE", resource, resource.path(namespace, name), body=body, idempotent=True)
 
     async def watch(

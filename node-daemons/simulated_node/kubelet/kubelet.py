@@ -27,25 +27,12 @@ STATUS_SECONDS = 300.0
 _WORKERS = 2
 
 
-class PodApi(Api):
-    """The API with the one call that only a kubelet makes: deleting a pod for good."""
-
-    async def delete_pod(self, name: str, namespace: str, uid: str) -> None:
-        body = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "gracePeriodSeconds": 0,
-            "preconditions": {"uid": uid},
-        }
-        await self._call("DELETE", PODS, PODS.path(namespace, name), body=body, idempotent=True)
-
-
 class SimulatedKubelet:
     """Runs until cancelled. ``facts`` is asked whenever the node is described, so that a reboot is seen."""
 
     def __init__(
         self,
-        api: PodApi,
+        api: Api,
         facts: Callable[[], NodeFacts],
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -137,7 +124,7 @@ class SimulatedKubelet:
         uid = str(pod["metadata"]["uid"])
         try:
             if pod["metadata"].get("deletionTimestamp"):
-                await self._api.delete_pod(key.name, key.namespace, uid)
+                await self._api.delete(PODS, key.name, key.namespace, uid=uid, grace_seconds=0)
             elif (pod.get("status") or {}).get("phase") in (None, "Pending"):
                 status = objects.running_status(pod, now=_seconds(self._now()))
                 await self._api.apply(PODS, status, subresource="status")

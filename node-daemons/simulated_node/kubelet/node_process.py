@@ -5,11 +5,11 @@ import signal
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 from runtime import logs, process
+from runtime.api import Api
 from simulated_node.kernel import SimulatedKernel
-from simulated_node.kubelet.kubelet import PodApi, SimulatedKubelet
+from simulated_node.kubelet.kubelet import SimulatedKubelet
 from simulated_node.kubelet.objects import NodeFacts
 from simulated_node.server import SimulatedKernelServer
 
@@ -25,9 +25,8 @@ def run_node(
         # By now there is somebody to take the signals that the machine has kept since its start.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
         async with AsyncExitStack() as stack:
-            api = await stack.enter_async_context(PodApi.connect(kubeconfig=kubeconfig, component="simulated-kubelet"))
-            # connect() makes an object of the class that it is called on.
-            kubelet = SimulatedKubelet(cast(PodApi, api), machine.facts)
+            api = await stack.enter_async_context(Api.connect(kubeconfig=kubeconfig, component="simulated-kubelet"))
+            kubelet = SimulatedKubelet(api, machine.facts)
             loop = asyncio.get_running_loop()
 
             def rebooted(_boot_id: str) -> None:

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from runtime.api import Api
 from runtime.resources import LEASES, NODES, PODS
-from simulated_node.kubelet.kubelet import PodApi, SimulatedKubelet
+from simulated_node.kubelet.kubelet import SimulatedKubelet
 from simulated_node.kubelet.objects import NodeFacts
 from tests.builders import hosts
 from tests.builders.fake_api import FakeApi
@@ -63,7 +64,7 @@ class Stage:
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
     async with FakeApi() as server:
-        connection = PodApi.connect(
+        connection = Api.connect(
             kubeconfig=server.kubeconfig(),
             component="simulated-kubelet",
             writes_per_second=1000,
@@ -72,9 +73,7 @@ async def stage() -> AsyncIterator[Stage]:
         )
         async with connection as api:
             played = Stage(server)
-            played.kubelet = SimulatedKubelet(
-                cast(PodApi, api), played.facts, now=lambda: played.now, sleep=played.sleep
-            )
+            played.kubelet = SimulatedKubelet(api, played.facts, now=lambda: played.now, sleep=played.sleep)
             task = asyncio.create_task(played.kubelet.run())
             try:
                 yield played
