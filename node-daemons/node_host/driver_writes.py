@@ -43,4 +43,4 @@ class DriverWrites:
 
     async def read(self, address: str) -> PCIDevice:
         """The device now. Raises DeviceGoneError, DeviceUnreadableError or HungError."""
-        return await self._calls.run(address, partial(read_device, self._host, address, with_serial=False))
+        return await self._calls.run(address, partial(read_device, self._host, address))

@@ -22,6 +22,7 @@ from node_host.pci import (
     PCIDevice,
     list_addresses,
     read_device,
+    read_serial,
 )
 from node_host.publication import Published, read_published
 from node_host.usage import users_of
@@ -75,14 +76,9 @@ class Observer:
     async def _view(self, addresses: Iterable[str], named: Collection[str], problem: str | None) -> HostView:
         boot_id = await self._calls.run("boot id", partial(read_boot_id, self._host))
         groups = await self._safe("iommu groups", read_groups, _groups_unreadable)
-        devices, unreadable = await self._devices(addresses, with_serial=False)
+        devices, unreadable = await self._devices(addresses)
         close = self._close(devices, groups, named)
-        serials, failed = await self._devices(sorted(close & devices.keys()), with_serial=True)
-        # A device that fails now is judged by its last word: it cannot be read, or it is gone.
-        for address in close & devices.keys() - serials.keys():
-            del devices[address]
-        devices |= serials
-        unreadable |= failed
+        await self._add_serials(sorted(close & devices.keys()), devices, unreadable)
         evidence = await self._safe("host evidence", read_evidence, _evidence_unreadable)
         return HostView(
             boot_id=boot_id,
@@ -106,12 +102,8 @@ class Observer:
         except (OSError, HungError) as error:
             return unreadable(str(error))
 
-    async def _devices(
-        self, addresses: Iterable[str], *, with_serial: bool
-    ) -> tuple[dict[str, PCIDevice], dict[str, str]]:
-        reads = {
-            address: partial(read_device, self._host, address, with_serial=with_serial) for address in sorted(addresses)
-        }
+    async def _devices(self, addresses: Iterable[str]) -> tuple[dict[str, PCIDevice], dict[str, str]]:
+        reads = {address: partial(read_device, self._host, address) for address in sorted(addresses)}
         devices: dict[str, PCIDevice] = {}
         unreadable: dict[str, str] = {}
         for address, result in (await self._calls.each(reads)).items():
@@ -120,6 +112,18 @@ class Observer:
             elif not isinstance(result, DeviceGoneError):
                 unreadable[address] = str(result)
         return devices, unreadable
+
+    async def _add_serials(
+        self, addresses: Iterable[str], devices: dict[str, PCIDevice], unreadable: dict[str, str]
+    ) -> None:
+        """A device whose serial number does not come back cannot be told from another: it is unreadable."""
+        reads = {address: partial(read_serial, self._host, devices[address]) for address in addresses}
+        for address, result in (await self._calls.each(reads)).items():
+            if isinstance(result, PCIDevice):
+                devices[address] = result
+            else:
+                del devices[address]
+                unreadable[address] = str(result)
 
     def _close(self, devices: Mapping[str, PCIDevice], groups: IOMMUGroups, named: Collection[str]) -> set[str]:
         """Devices of interest, named ones, and all that share a group with one."""

@@ -8,7 +8,7 @@ fails is a fault of the record.
 
 import errno
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -135,15 +135,23 @@ def list_addresses(host: Host) -> list[str]:
         return []
 
 
-def read_device(host: Host, address: str, *, with_serial: bool = True) -> PCIDevice:
-    """Read one function. Raises DeviceGoneError or DeviceUnreadableError; may hang as reads of a broken device do."""
+def read_device(host: Host, address: str) -> PCIDevice:
+    """Read one function, its serial number left out.
+
+    Raises DeviceGoneError or DeviceUnreadableError; may hang as reads of a broken device do.
+    """
     reader = _Reader(host, address)
     try:
-        return reader.read(with_serial)
+        return reader.read()
     except DeviceUnreadableError:
         if not reader.is_there():
             raise DeviceGoneError(address) from None
         raise
+
+
+def read_serial(host: Host, device: PCIDevice) -> PCIDevice:
+    """The device with its serial number, which takes longer to read than all the rest."""
+    return _Reader(host, device.address).add_serial(device)
 
 
 class _Reader:
@@ -152,6 +160,7 @@ class _Reader:
         self._address = address
         self._directory = f"{DEVICES}/{address}"
         self._faults: dict[str, str] = {}
+        self._names: frozenset[str] = frozenset()
 
     def is_there(self) -> bool:
         """Whether the function's directory still leads somewhere."""
@@ -161,11 +170,11 @@ class _Reader:
             return error.errno not in _GONE
         return True
 
-    def read(self, with_serial: bool) -> PCIDevice:
+    def read(self) -> PCIDevice:
         if not self.is_there():
             raise DeviceGoneError(self._address)
+        self._names = self._listed("")
         vendor, device, class_code = self._id("vendor", 4), self._id("device", 4), self._id("class", 6)
-        names = self._names("")
         total_vfs = self._optional_decimal("sriov_totalvfs")
         return PCIDevice(
             address=self._address,
@@ -179,15 +188,19 @@ class _Reader:
             iommu_group=self._iommu_group(),
             numa_node=self._numa_node(),
             pcie_root=self._pcie_root(),
-            physical_function=self._physical_function(names),
+            physical_function=self._physical_function(),
             total_vfs=total_vfs,
-            num_vfs=self._num_vfs(names),
-            virtual_functions=self._virtual_functions(names),
+            num_vfs=self._num_vfs(),
+            virtual_functions=self._virtual_functions(),
             boot_vga=self._boot_vga(class_code),
-            vfio_device=self._vfio_device(names),
-            serial=self._serial() if with_serial else None,
+            vfio_device=self._vfio_device(),
             faults=self._faults,
         )
+
+    def add_serial(self, device: PCIDevice) -> PCIDevice:
+        self._names = frozenset({"config", "vpd"})
+        serial = serial_number(lambda: self._optional("config"), lambda: self._optional("vpd"))
+        return replace(device, serial=serial, faults=device.faults | self._faults)
 
     def _id(self, name: str, digits: int) -> str:
         try:
@@ -227,15 +240,15 @@ class _Reader:
         except OSError as error:
             raise DeviceUnreadableError(f"driver_override: {_why(error)}") from error
 
-    def _physical_function(self, names: frozenset[str]) -> str | None:
-        if "physfn" not in names:
+    def _physical_function(self) -> str | None:
+        if "physfn" not in self._names:
             return None
         owner = self._link("physfn")
         if owner is None or not is_address(owner):
             raise DeviceUnreadableError(f"physfn: {owner!r} is no PCI address")
         return owner
 
-    def _names(self, below: str) -> frozenset[str]:
+    def _listed(self, below: str) -> frozenset[str]:
         try:
             return frozenset(self._host.list(self._directory + below))
         except FileNotFoundError:
@@ -245,6 +258,8 @@ class _Reader:
 
     def _optional(self, name: str) -> bytes | None:
         """An attribute that not every function has; None also when it fails, which is then a fault."""
+        if name not in self._names:
+            return None
         try:
             return self._host.read(f"{self._directory}/{name}")
         except FileNotFoundError:
@@ -298,13 +313,14 @@ class _Reader:
             return None
         return found[1] if found else None
 
-    def _num_vfs(self, names: frozenset[str]) -> int | None:
-        if "sriov_totalvfs" not in names:
+    def _num_vfs(self) -> int | None:
+        if "sriov_totalvfs" not in self._names:
             return 0
         number = self._optional_decimal("sriov_numvfs")
         return None if number is None or number < 0 else number
 
-    def _virtual_functions(self, names: frozenset[str]) -> tuple[str, ...]:
+    def _virtual_functions(self) -> tuple[str, ...]:
+        names = self._names
         links = sorted((name for name in names if re.fullmatch(r"virtfn[0-9]+", name)), key=lambda name: int(name[6:]))
         found = []
         for name in links:
@@ -327,13 +343,10 @@ class _Reader:
             return None
         return value.strip() == b"1"
 
-    def _vfio_device(self, names: frozenset[str]) -> str | None:
-        if "vfio-dev" not in names:
+    def _vfio_device(self) -> str | None:
+        if "vfio-dev" not in self._names:
             return None
-        return next((name for name in sorted(self._names("/vfio-dev")) if re.fullmatch(r"vfio[0-9]+", name)), None)
-
-    def _serial(self) -> str | None:
-        return serial_number(lambda: self._optional("config"), lambda: self._optional("vpd"))
+        return next((name for name in sorted(self._listed("/vfio-dev")) if re.fullmatch(r"vfio[0-9]+", name)), None)
 
 
 def _why(error: Exception) -> str:

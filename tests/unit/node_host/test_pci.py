@@ -17,6 +17,7 @@ from node_host.pci import (
     parse_hex,
     parse_override,
     read_device,
+    read_serial,
     same_identity,
 )
 from simulated_node.kernel import SimulatedKernel
@@ -40,7 +41,7 @@ def test_a_function_of_a_simulated_machine_is_read_in_full(tmp_path: Path) -> No
     )
     with SimulatedKernel(tmp_path / "root", machine) as kernel:
         kernel.write(f"/sys/bus/pci/devices/{NPU}/driver_override", b"none")
-        device = read_device(kernel.host(), NPU)
+        device = read_serial(kernel.host(), read_device(kernel.host(), NPU))
         assert (device.vendor, device.device, device.class_code) == ("1eff", "1250", "120000")
         assert (device.driver, device.driver_override, device.iommu_group) == ("rebellions", "none", 20)
         assert (device.numa_node, device.pcie_root, device.serial) == (1, "pci0000:20", "00-1e-ff-12-50-00-00-01")
@@ -156,7 +157,7 @@ def test_a_function_that_vanishes_while_it_is_read_is_gone_and_one_that_fails_is
 
 
 def test_a_display_whose_boot_vga_fails_is_not_taken_for_a_second_one(tmp_path: Path) -> None:
-    paper_host(tmp_path, FUNCTION | {f"{HERE}/class": "0x030000\n"})
+    paper_host(tmp_path, FUNCTION | {f"{HERE}/class": "0x030000\n", f"{HERE}/boot_vga": "0\n"})
     assert read_device(Failing(tmp_path, "boot_vga", errno.EIO, goes=False), NPU).boot_vga is None
 
 
