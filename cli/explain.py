@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cli.main import CommandError, ExitCode
+from cli.errors import CommandError, ExitCode
 from crds.effective import Effective, effective_spec
 from crds.generator.fields import FieldDoc, field_docs
 from crds.models.base import API_VERSION, GROUP, faults_of

@@ -12,10 +12,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, version
 
-from cli.cluster.errors import ClusterError
+from cli.errors import CommandError, ExitCode
 
 COMMANDS = ("cli.cluster.command", "cli.demo.command", "cli.explain")
 
@@ -33,23 +32,7 @@ exit codes:
 `npufleet COMMAND --help` explains a command.
 """
 
-
-class ExitCode(IntEnum):
-    """What every sub-command ends with."""
-
-    CLEAN = 0
-    FINDINGS = 1
-    USAGE = 2
-    INTERNAL = 3
-    CHANGES = 4
-
-
-class CommandError(Exception):
-    """Ends a command with this text on stderr (what is wrong, and what to do) and this exit code."""
-
-    def __init__(self, message: str, exit_code: ExitCode = ExitCode.INTERNAL) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+__all__ = ["CommandError", "ExitCode", "build_parser", "main"]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -76,9 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"npufleet {parsed.command}: {error}", file=sys.stderr)
         return error.exit_code
-    except ClusterError as error:  # whichever command needed a control plane
-        print(f"npufleet {parsed.command}: {error}", file=sys.stderr)
-        return ExitCode.INTERNAL
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -101,7 +81,4 @@ def _version() -> str:
 
 
 if __name__ == "__main__":
-    # Imported by its own name, or sub-commands would raise another CommandError than the one caught here.
-    from cli.main import main as run
-
-    sys.exit(run())
+    sys.exit(main())

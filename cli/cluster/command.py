@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from cli.main import ExitCode
+from cli.errors import ExitCode
 
 DESCRIPTION = """\
 Run a real Kubernetes 1.37 control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) on this
@@ -105,8 +105,8 @@ def _directory(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    from cli.cluster.binaries import ensure_binaries
-    from cli.cluster.components import COMPONENTS
+    from cli.cluster.programs.binaries import ensure_binaries
+    from cli.cluster.run.components import COMPONENTS
 
     for path in ensure_binaries([*COMPONENTS, *arguments.also], bin_dir=arguments.bin_dir).values():
         print(path)
@@ -114,9 +114,9 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _up(arguments: argparse.Namespace) -> int:
-    from cli.cluster.control_plane import CONTROLLERS
-    from cli.cluster.detached import default_directory, up
-    from cli.cluster.progress import Progress
+    from cli.cluster.run.control_plane import CONTROLLERS
+    from cli.cluster.run.detached import default_directory, up
+    from cli.progress import Progress
 
     # A terminated `up` must stop what it has started, as an interrupted one does.
     signal.signal(signal.SIGTERM, _terminated)
@@ -138,8 +138,8 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _down(arguments: argparse.Namespace) -> int:
-    from cli.cluster.detached import default_directory, down
-    from cli.cluster.progress import Progress
+    from cli.cluster.run.detached import default_directory, down
+    from cli.progress import Progress
 
     directory = arguments.directory or default_directory()
     progress = Progress()
@@ -149,7 +149,7 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _kubeconfig(arguments: argparse.Namespace) -> int:
-    from cli.cluster.detached import default_directory, running_kubeconfig
+    from cli.cluster.run.detached import default_directory, running_kubeconfig
 
     print(running_kubeconfig(arguments.directory or default_directory()))
     return ExitCode.CLEAN

@@ -1,9 +1,11 @@
-"""The failures of the local control plane that a person can act on; the rest are bugs and keep their traceback."""
+"""The failures of the local control plane that a person can act on."""
 
 from __future__ import annotations
 
+from cli.errors import CommandError
 
-class ClusterError(Exception):
+
+class ClusterError(CommandError):
     """The control plane cannot be built, started, reached or stopped. The text names the cause and what to do."""
 
 

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cli.cluster.errors import ClusterError
 from cli.cluster.kubectl import find_kubectl
-from cli.cluster.progress import Step
+from cli.errors import CommandError
+from cli.progress import Step
 
 _POLL_SECONDS = 0.3
 
 
 class ClusterView:
-    """kubectl with one kubeconfig. Raises ClusterError with kubectl's own words when a call fails."""
+    """kubectl with one kubeconfig. Raises CommandError with kubectl's own words when a call fails."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._command = [str(find_kubectl()), "--kubeconfig", str(kubeconfig)]
@@ -29,9 +29,9 @@ class ClusterView:
                 [*self._command, *arguments], capture_output=True, text=True, timeout=seconds, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise ClusterError(f"kubectl {' '.join(arguments)}: no answer within {seconds:.0f} s") from error
+            raise CommandError(f"kubectl {' '.join(arguments)}: no answer within {seconds:.0f} s") from error
         if done.returncode != 0:
-            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+            raise CommandError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
     def apply(self, folder: Path) -> str:
@@ -50,7 +50,7 @@ class ClusterView:
         while missing := done():
             check()
             if time.monotonic() > deadline:
-                raise ClusterError(f"{what}: not within {seconds:.0f} s, still waiting for {missing}")
+                raise CommandError(f"{what}: not within {seconds:.0f} s, still waiting for {missing}")
             step.tick(f"waiting for {missing}")
             time.sleep(_POLL_SECONDS)
 

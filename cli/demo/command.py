@@ -1,20 +1,15 @@
-"""`npufleet demo`: sets the stage, tells the story, and leaves nothing running unless asked to."""
+"""`npufleet demo`: the options, a folder to play in, and an end at SIGTERM that stops everything as Ctrl-C does."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
-from cli.cluster.control_plane import ControlPlane
-from cli.cluster.kubectl import find_kubectl
-from cli.cluster.progress import Progress, duration
-from cli.demo.fleet import Fleet
-from cli.demo.story import ATOM, Story
+from cli.checkout import require_checkout
+from cli.errors import ExitCode
 
 _DESCRIPTION = """\
 Runs the main job of npufleet on this machine: policies are committed to a Git repository, HEAD is applied to a real
@@ -45,63 +40,20 @@ def register(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 when every step of the story came true."""
+    """Exit code 0 when every step of the story came true. Raises CommandError."""
+    require_checkout("the demo")
+    # Inside, because it needs certificates and the like: `npufleet lint --help` must not pay for them.
+    from cli.demo.play import play
+
     signal.signal(signal.SIGTERM, _interrupt)
     if arguments.directory is not None:
-        return _play(arguments.directory.resolve(), arguments)
+        play(arguments.directory.resolve(), bin_dir=arguments.bin_dir, keep=arguments.keep)
+        return ExitCode.CLEAN
     # Not below $TMPDIR: the simulated kernels listen on Unix sockets, whose paths may be 107 bytes long at most.
     with tempfile.TemporaryDirectory(prefix="npufleet-demo-", ignore_cleanup_errors=True) as directory:
-        return _play(Path(directory), arguments)
+        play(Path(directory), bin_dir=arguments.bin_dir, keep=arguments.keep)
+    return ExitCode.CLEAN
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def _play(directory: Path, arguments: argparse.Namespace) -> int:
-    progress = Progress()
-    directory.mkdir(parents=True, exist_ok=True)
-    with ControlPlane.start(directory / "control-plane", bin_dir=arguments.bin_dir) as plane:
-        started = time.monotonic()
-        fleet = Fleet(plane, directory)
-        try:
-            story = Story(plane, fleet, directory, progress)
-            story.install()
-            story.first_commit()
-            story.second_commit()
-            story.reboot()
-            story.quiet()
-            print(f"\nDone in {duration(time.monotonic() - started)}.", flush=True)
-            if arguments.keep:
-                _keep(plane, fleet, directory)
-        finally:
-            with progress.step("Stopping", "Everything stopped"):
-                fleet.stop()
-    return 0
-
-
-def _keep(plane: ControlPlane, fleet: Fleet, directory: Path) -> None:
-    print(
-        f"""
-It keeps running. In another terminal:
-
-  export KUBECONFIG={plane.admin_kubeconfig}
-  {find_kubectl()} get npunodepolicies,npunodestates
-  {find_kubectl()} get npunodestate {ATOM} -o yaml
-
-  cd {directory / "policies"}    # edit, commit, then apply what you committed:
-  {find_kubectl()} apply --server-side -k .
-
-  ls {fleet.nodes[ATOM].root / "sys/bus/pci/drivers"}
-  tail -f {fleet.nodes[ATOM].root / ".simulated-kernel/writes.jsonl"}
-
-Logs: {directory / "logs"}
-Ctrl-C stops everything.""",
-        flush=True,
-    )
-    try:
-        while True:
-            fleet.check()
-            threading.Event().wait(1)
-    except KeyboardInterrupt:
-        print()

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.cluster.control_plane import ControlPlane
-from cli.cluster.errors import ClusterError
-from cli.cluster.identities import node_kubeconfig, service_account_kubeconfig
-from cli.cluster.processes import spawn
+from cli.cluster.access.identities import node_kubeconfig, service_account_kubeconfig
+from cli.cluster.files import tail
+from cli.cluster.run.control_plane import ControlPlane
+from cli.cluster.run.processes import end_children, spawn
+from cli.errors import CommandError
 from simulated_node.control import Control
 from simulated_node.records import WriteRecord
 
@@ -60,7 +61,7 @@ class Fleet:
     def restart_controllers(self) -> None:
         """Stop the controllers as an upgrade would, and start them again."""
         if self._controllers is not None:
-            _end([self._controllers])
+            end_children([self._controllers], grace_seconds=_STOP_SECONDS)
         self.start_controllers()
 
     def start_node(self, name: str, description: str, labels: Mapping[str, str]) -> Node:
@@ -91,7 +92,7 @@ class Fleet:
         """Stop the node's binder as an upgrade would, and start it again."""
         node = self.nodes[name]
         if node.binder is not None:
-            _end([node.binder])
+            end_children([node.binder], grace_seconds=_STOP_SECONDS)
         self.start_binder(name)
 
     def not_ready(self) -> str:
@@ -129,19 +130,20 @@ class Fleet:
         return Control(self.nodes[name].root).writes
 
     def check(self) -> None:
-        """Raise ClusterError when one of the processes has ended by itself."""
+        """Raise CommandError when one of the processes has ended by itself."""
         running = [("controllers", self._controllers, self._controllers_log())]
         running += [(f"binder of {node.name}", node.binder, self._binder_log(node)) for node in self.nodes.values()]
         running += [(node.name, node.machine, self._log(node.name)) for node in self.nodes.values()]
         for what, process, log in running:
             if process is not None and process.poll() is not None:
-                raise ClusterError(f"{what} ended with code {process.returncode}:\n{_tail(log)}")
+                raise CommandError(f"{what} ended with code {process.returncode}:\n{tail(log)}")
 
     def stop(self) -> None:
         """End everything: writers first, then the machines they write to."""
         binders = [node.binder for node in self.nodes.values() if node.binder is not None]
-        _end([process for process in (self._controllers, *binders) if process is not None])
-        _end([node.machine for node in self.nodes.values()])
+        writers = [process for process in (self._controllers, *binders) if process is not None]
+        end_children(writers, grace_seconds=_STOP_SECONDS)
+        end_children([node.machine for node in self.nodes.values()], grace_seconds=_STOP_SECONDS)
 
     def _log(self, what: str) -> Path:
         return self.directory / "logs" / f"{what}.log"
@@ -157,10 +159,6 @@ def _script(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
-def _tail(log: Path, lines: int = 15) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
-
-
 def _await_line(log: Path, key: str, process: subprocess.Popen[bytes], *, what: str, seconds: float = 30) -> None:
     """Wait until the process has printed a JSON line with the key."""
     deadline = time.monotonic() + seconds
@@ -170,7 +168,7 @@ def _await_line(log: Path, key: str, process: subprocess.Popen[bytes], *, what: 
         if process.poll() is not None:
             break
         time.sleep(0.05)
-    raise ClusterError(f"{what} did not start within {seconds:.0f} s:\n{_tail(log)}")
+    raise CommandError(f"{what} did not start within {seconds:.0f} s:\n{tail(log)}")
 
 
 def _json_lines(log: Path, key: str) -> list[Any]:
@@ -204,16 +202,3 @@ def _answers_ready(address: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + _STOP_SECONDS
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

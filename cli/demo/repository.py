@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
-from cli.cluster.errors import ClusterError
+from cli.errors import CommandError
 
 _IDENTITY = ("-c", "user.name=npufleet demo", "-c", "user.email=demo@npufleet.invalid", "-c", "commit.gpgsign=false")
 
 
 class PolicyRepository:
-    """A repository with one branch. Raises ClusterError with git's own words when a call of git fails."""
+    """A repository with one branch. Raises CommandError with git's own words when a call of git fails."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -52,7 +52,7 @@ class PolicyRepository:
                 ["git", *arguments], cwd=self.directory, env=environment, capture_output=True, timeout=60, check=False
             )
         except FileNotFoundError as error:
-            raise ClusterError("git is not installed: the demo commits policies to a Git repository") from error
+            raise CommandError("git is not installed: the demo commits policies to a Git repository") from error
         if done.returncode != 0:
-            raise ClusterError(f"git {arguments[0]}: {done.stderr.decode(errors='replace').strip()}")
+            raise CommandError(f"git {arguments[0]}: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout

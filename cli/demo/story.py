@@ -7,17 +7,17 @@ from collections import Counter
 from importlib import resources
 from pathlib import Path
 
-from cli.cluster.control_plane import ControlPlane
-from cli.cluster.errors import ClusterError
-from cli.cluster.progress import Progress, duration
+from cli.checkout import KUSTOMIZE_BASE
+from cli.cluster.run.control_plane import ControlPlane
 from cli.demo.cluster_view import ClusterView, unsettled
 from cli.demo.fleet import Fleet
 from cli.demo.repository import PolicyRepository
+from cli.errors import CommandError
+from cli.progress import Progress, duration
 
 POOLS = {"node-atom": "atom-vm", "node-rebel100": "rebel-vm", "node-mixed": "mixed", "node-hostile": "hostile"}
 ATOM = "node-atom"
 _HALF = "  - name: vm-npus\n    limit: 8\n"
-_BASE = Path(__file__).parents[2] / "kustomize/base"
 
 
 class Story:
@@ -35,7 +35,7 @@ class Story:
     def install(self) -> None:
         """The API, the identities, and the machines."""
         with self.progress.step("Installing npufleet (kustomize/base)", "npufleet installed"):
-            self.view.apply(_BASE)
+            self.view.apply(KUSTOMIZE_BASE)
             self.view.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         with self.progress.step(
             f"Starting {len(POOLS)} simulated nodes and their binders", "Nodes and binders started"
@@ -102,7 +102,7 @@ class Story:
         self._heading("Restart of controllers and binders")
         print(f"sysfs writes: {writes}; node states changed: {len(changed)}")
         if writes or changed:
-            raise ClusterError("a restart must be invisible, and this one was not")
+            raise CommandError("a restart must be invisible, and this one was not")
 
     def _apply_head(self) -> None:
         exported = self.repository.export_head(self.directory / "checkout" / str(time.monotonic_ns()))

@@ -17,7 +17,7 @@ from types import TracebackType
 import aiohttp
 from aiohttp import web
 
-from cli.cluster.kubeconfig import Access, ClusterEndpoint, read_kubeconfig, write_kubeconfig
+from cli.cluster.access.kubeconfig import Access, ClusterEndpoint, read_kubeconfig, write_kubeconfig
 
 WRITES = {"POST", "PUT", "PATCH", "DELETE"}
 _HOP = {"host", "connection", "content-length", "transfer-encoding", "content-encoding", "accept-encoding"}

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cli.cluster.api_access import ApiAccess
+from cli.cluster.access.api_access import ApiAccess
 from cli.cluster.errors import ApiCallError
-from cli.cluster.processes import spawn
+from cli.cluster.run.processes import spawn
 from tests.builders.paper_binder import Card, address, report_on
 
 Object = dict[str, Any]

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 from _pytest.capture import CaptureManager
 
-from cli.cluster.control_plane import ControlPlane
 from cli.cluster.kubectl import find_kubectl
+from cli.cluster.run.control_plane import ControlPlane
 
 KUBECONFIG_VARIABLE = "NPUFLEET_TEST_KUBECONFIG"
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.cluster.control_plane import ControlPlane
-from cli.cluster.progress import Progress
+from cli.cluster.run.control_plane import ControlPlane
 from cli.demo.fleet import Fleet
 from cli.demo.story import ATOM, POOLS, Story
+from cli.progress import Progress
 from tests.builders.audit import writes_of_npufleet
 from tests.builders.waiting import eventually
 

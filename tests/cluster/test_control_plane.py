@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import ports
-from cli.cluster.api_access import ApiAccess
-from cli.cluster.binaries import HACK, KUBERNETES_MODULE, ensure_binaries, required_version
-from cli.cluster.components import API_SERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
-from cli.cluster.control_plane import ControlPlane
+from cli.cluster.access.api_access import ApiAccess
+from cli.cluster.access.identities import node_kubeconfig, service_account_kubeconfig, signed_by_cluster
+from cli.cluster.access.kubeconfig import Access, read_kubeconfig
 from cli.cluster.errors import ApiCallError, ClusterError
-from cli.cluster.identities import node_kubeconfig, service_account_kubeconfig, signed_by_cluster
-from cli.cluster.kubeconfig import Access, read_kubeconfig
+from cli.cluster.programs.binaries import HACK, KUBERNETES_MODULE, ensure_binaries, required_version
+from cli.cluster.run import ports
+from cli.cluster.run.components import API_SERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
+from cli.cluster.run.control_plane import ControlPlane
 
 ROOT = Path(__file__).parents[2]
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
@@ -276,7 +276,7 @@ class TestOwnPlane:
     def test_nothing_outlives_a_starter_that_is_ended(self, tmp_path: Path, number: signal.Signals) -> None:
         script = (
             "import json, sys, threading; from pathlib import Path\n"
-            "from cli.cluster.control_plane import ControlPlane\n"
+            "from cli.cluster.run.control_plane import ControlPlane\n"
             "plane = ControlPlane.start(Path(sys.argv[1]), components=())\n"
             "print(json.dumps(plane.running()), flush=True); threading.Event().wait()"
         )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.cluster.control_plane import ControlPlane
-from cli.cluster.identities import service_account_kubeconfig
+from cli.cluster.access.identities import service_account_kubeconfig
+from cli.cluster.run.control_plane import ControlPlane
 from tests.builders.waiting import eventually
 
 NAMESPACE = "npufleet-system"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli.cluster.control_plane import ControlPlane
-from cli.cluster.identities import service_account_kubeconfig
+from cli.cluster.access.identities import service_account_kubeconfig
+from cli.cluster.run.control_plane import ControlPlane
 from tests.builders.audit import writes_of_npufleet
 from tests.builders.fault_proxy import FaultProxy
 from tests.builders.node_policy_cluster import LEASE, STATES, ControllerProcess, LiveFleet, condition

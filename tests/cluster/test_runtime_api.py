@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cli.cluster.control_plane import ControlPlane
+from cli.cluster.run.control_plane import ControlPlane
 from runtime.api import Api, ApiError, Conflict, NotFound, TooManyRequests
 from runtime.event_recorder import EventRecorder
 from runtime.resources import (

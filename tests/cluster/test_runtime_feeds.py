@@ -10,8 +10,8 @@ from typing import Any
 import kopf
 import pytest
 
-from cli.cluster.control_plane import ControlPlane
-from cli.cluster.identities import service_account_kubeconfig
+from cli.cluster.access.identities import service_account_kubeconfig
+from cli.cluster.run.control_plane import ControlPlane
 from runtime.api import Api
 from runtime.kopf_feed import KopfFeed
 from runtime.kopf_operator import run_kopf

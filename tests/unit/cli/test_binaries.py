@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.cluster import binaries
-from cli.cluster.binaries import content_key, ensure_binaries
 from cli.cluster.errors import ClusterError
-from cli.cluster.go_toolchain import GoToolchain
-from cli.cluster.progress import Progress
+from cli.cluster.programs import binaries
+from cli.cluster.programs.binaries import content_key, ensure_binaries
+from cli.cluster.programs.go_toolchain import GoToolchain, Narration
+from cli.progress import Progress
 
 FAKE_GO = """#!{python} -IS
 import json, os, pathlib, sys, time
@@ -197,7 +197,7 @@ def test_interrupted_build_ends_go_and_leaves_nothing(workshop: Workshop) -> Non
 def test_killed_builder_takes_go_along_and_its_half_file_is_not_used(workshop: Workshop) -> None:
     workshop.set("hold")
     script = (
-        "import pathlib, sys; from cli.cluster import binaries\n"
+        "import pathlib, sys; from cli.cluster.programs import binaries\n"
         "binaries.HACK = pathlib.Path(sys.argv[1]); binaries.ensure_binaries(['etcd'])"
     )
     builder = subprocess.Popen(
@@ -249,6 +249,25 @@ def test_shows_what_is_built_and_for_how_long(workshop: Workshop) -> None:
     assert lines[0] == "building etcd v3.7.3 with go1.26.8 (first time only) ..."
     assert lines[1].startswith("building etcd v3.7.3 with go1.26.8 (first time only): 0.")
     assert lines[-1].startswith("etcd built in ")
+
+
+def test_download_is_told_while_it_is_news_and_compiling_otherwise(tmp_path: Path) -> None:
+    log, now = tmp_path / "log", 0.0
+    log.touch()
+    narration = Narration(log, clock=lambda: now)
+    assert narration.now() == "compiling"
+    now = 60.0
+    log.write_text("go: downloading example.org/x v1.0.0\n")
+    assert narration.now() == "downloading example.org/x v1.0.0"
+    now = 69.9
+    assert narration.now() == "downloading example.org/x v1.0.0"
+    now = 70.0
+    assert narration.now() == "compiling"
+    now = 200.0
+    log.write_text("go: downloading example.org/x v1.0.0\ngo: downloading example.org/y v1.0.0\n")
+    assert narration.now() == "downloading example.org/y v1.0.0"
+    log.write_text("# example.org/y\ny.go:7:2: undefined: Frobnicate\n")
+    assert narration.now() == "compiling"
 
 
 def test_ready_programs_are_used_and_nothing_is_built(

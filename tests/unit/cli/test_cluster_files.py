@@ -13,15 +13,15 @@ import pytest
 import yaml
 from cryptography import x509
 
-from cli.cluster.api_access import ApiAccess
-from cli.cluster.audit_policy import audit_policy
-from cli.cluster.certificates import authority_at, client_pair, load_authority, server_pair, signing_key_at
-from cli.cluster.components import COMPONENTS, Plan
+from cli.cluster.access.api_access import ApiAccess
+from cli.cluster.access.certificates import authority_at, client_pair, load_authority, server_pair, signing_key_at
+from cli.cluster.access.kubeconfig import Access, ClusterEndpoint, read_kubeconfig, write_kubeconfig
+from cli.cluster.access.pki import write_kubeconfigs, write_pki
 from cli.cluster.errors import ClusterError
 from cli.cluster.files import tail, write_private
-from cli.cluster.kubeconfig import Access, ClusterEndpoint, read_kubeconfig, write_kubeconfig
-from cli.cluster.layout import Layout
-from cli.cluster.pki import write_kubeconfigs, write_pki
+from cli.cluster.run.audit_policy import audit_policy
+from cli.cluster.run.components import COMPONENTS, Plan
+from cli.cluster.run.layout import Layout
 
 URL = "https://127.0.0.1:6443"
 

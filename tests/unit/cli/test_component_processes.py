@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cli.cluster.errors import ClusterError
-from cli.cluster.launch import boot_id, start_ticks
-from cli.cluster.processes import ProcessRecord, end_processes, is_running, read_record, spawn
+from cli.cluster.run.launch import boot_id, start_ticks
+from cli.cluster.run.processes import ProcessRecord, end_children, end_processes, is_running, read_record, spawn
 
 ROOT = Path(__file__).parents[3]
 SLEEPER = [sys.executable, "-IS", "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -94,6 +94,19 @@ def test_several_share_one_grace_time(start: Start) -> None:
     assert [child.wait(5) for child, _ in parts] == [-signal.SIGKILL] * 3
 
 
+def test_children_are_ended_and_collected_whatever_state_they_are_in(start: Start) -> None:
+    willing, deaf, gone, collected = (
+        start(command, f"part-{number}")[0] for number, command in enumerate([SLEEPER, DEAF, SLEEPER, SLEEPER])
+    )
+    gone.kill()
+    eventually(lambda: ended(gone.pid), "it has ended, and nobody has asked for its exit code")
+    collected.kill()
+    collected.wait()
+    end_children([willing, deaf, gone, collected], grace_seconds=0.3)
+    codes = [child.returncode for child in (willing, deaf, gone, collected)]
+    assert codes == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGKILL, -signal.SIGKILL]
+
+
 def test_process_that_took_over_the_pid_is_left_alone(start: Start) -> None:
     child, record = start(SLEEPER)
     earlier = ProcessRecord(record.pid, record.started - 1, record.boot)
@@ -162,7 +175,7 @@ def test_child_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 STARTER = """
 import sys, threading
 from pathlib import Path
-from cli.cluster.processes import spawn
+from cli.cluster.run.processes import spawn
 directory = Path(sys.argv[1])
 spawn(sys.argv[3:], output=directory / "log", record=directory / "part.json", die_with_starter=sys.argv[2] == "die")
 print("started", flush=True)
@@ -217,7 +230,7 @@ def test_record_that_cannot_be_written_is_an_error_and_leaves_no_process(tmp_pat
 
 def test_launcher_whose_starter_has_gone_runs_nothing(tmp_path: Path) -> None:
     """Killed between the fork and the wish to die with the parent: the kernel would never send that signal."""
-    launcher = ROOT / "cli/cluster/launch.py"
+    launcher = ROOT / "cli/cluster/run/launch.py"
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(launcher), str(tmp_path / "part.json"), "999999999", "die", *SLEEPER],
         capture_output=True,

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from cli import checkout
 from cli import main as entry
 from cli.cluster.errors import ClusterError
-from cli.main import CommandError, ExitCode, build_parser, main
+from cli.errors import CommandError, ExitCode
+from cli.main import build_parser, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -128,7 +130,7 @@ def test_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_module_run_by_path_reports_failures_in_the_same_way(tmp_path: Path) -> None:
-    """`python -m cli.main` loads this module twice; a failure of a command must still be recognised."""
+    """`python -m cli.main` runs this module under another name; a failure of a command must still be recognised."""
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", "cluster", "kubeconfig", "--directory", str(tmp_path / "absent")],
         cwd=ROOT,
@@ -153,6 +155,18 @@ def test_missing_optional_packages_are_named_with_the_command_that_installs_them
     )
     assert done.returncode == 3
     assert done.stderr == "npufleet cluster: cryptography is not installed: pip install 'npufleet[cluster]'\n"
+
+
+def test_demo_of_an_installed_package_says_that_it_needs_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checkout, "KUSTOMIZE_BASE", tmp_path / "site-packages/kustomize/base")
+    directory = tmp_path / "demo"
+    assert main(["demo", "--directory", str(directory)]) == 3
+    said = capsys.readouterr().err
+    assert "run it from a checkout of npufleet" in said
+    assert str(tmp_path / "site-packages/kustomize/base") in said
+    assert not directory.exists()
 
 
 def test_ending_a_cluster_that_is_not_there_is_no_error_and_makes_nothing(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.cluster import ports
+from cli.cluster.run import ports
 
 
 def test_port_can_be_listened_on_and_is_outside_the_ephemeral_range() -> None:

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from cli.cluster.progress import Progress, duration
+from cli.progress import Progress, duration
 
 
 class Clock:

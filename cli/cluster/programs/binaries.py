@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.checkout import ROOT
 from cli.cluster.errors import ClusterError
-from cli.cluster.go_toolchain import FIXED_ENVIRONMENT, GoToolchain, find_go, go_build
 from cli.cluster.locks import locked
-from cli.cluster.progress import Progress
+from cli.cluster.programs.go_toolchain import FIXED_ENVIRONMENT, GoToolchain, find_go, go_build
+from cli.progress import Progress
 
-HACK = Path(__file__).resolve().parents[2] / "hack"
+HACK = ROOT / "hack"
 BIN_DIR_VARIABLE = "NPUFLEET_BIN_DIR"
 CACHE_VARIABLE = "NPUFLEET_CACHE"
 

@@ -10,8 +10,8 @@ import tempfile
 from typing import Any
 from urllib.parse import urlsplit
 
+from cli.cluster.access.kubeconfig import Access
 from cli.cluster.errors import ApiCallError, ClusterError
-from cli.cluster.kubeconfig import Access
 
 
 class ApiAccess:

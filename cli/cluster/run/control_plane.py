@@ -10,11 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cli.cluster.api_access import ApiAccess
-from cli.cluster.audit_policy import audit_policy
-from cli.cluster.binaries import ensure_binaries
-from cli.cluster.certificates import Authority
-from cli.cluster.components import (
+from cli.cluster.access.api_access import ApiAccess
+from cli.cluster.access.certificates import Authority
+from cli.cluster.access.kubeconfig import read_kubeconfig
+from cli.cluster.access.pki import cluster_authority, write_kubeconfigs, write_pki
+from cli.cluster.errors import ApiCallError, ClusterError
+from cli.cluster.files import write_private
+from cli.cluster.locks import holder, try_lock
+from cli.cluster.programs.binaries import ensure_binaries
+from cli.cluster.run.audit_policy import audit_policy
+from cli.cluster.run.components import (
     API_SERVER,
     COMPONENTS,
     CONTROLLER_MANAGER,
@@ -22,14 +27,9 @@ from cli.cluster.components import (
     SCHEDULER,
     scheduler_configuration,
 )
-from cli.cluster.errors import ApiCallError, ClusterError
-from cli.cluster.files import write_private
-from cli.cluster.kubeconfig import read_kubeconfig
-from cli.cluster.layout import Layout
-from cli.cluster.locks import holder, try_lock
-from cli.cluster.pki import cluster_authority, write_kubeconfigs, write_pki
-from cli.cluster.progress import Progress
-from cli.cluster.runner import Runner
+from cli.cluster.run.layout import Layout
+from cli.cluster.run.runner import Runner
+from cli.progress import Progress
 
 CONTROLLERS = (CONTROLLER_MANAGER, SCHEDULER)
 ACCOUNT_SECONDS = 60.0

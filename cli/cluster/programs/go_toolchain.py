@@ -9,17 +9,18 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cli.cluster.errors import ClusterError
 from cli.cluster.files import tail
-from cli.cluster.processes import spawn
-from cli.cluster.progress import Step
+from cli.cluster.run.processes import spawn
+from cli.progress import Step
 
 INSTALL_HINT = "install it (https://go.dev/dl), or give ready binaries with --bin-dir or $NPUFLEET_BIN_DIR"
 POLL_SECONDS = 0.1
+FRESH_SECONDS = 10.0
 
 # What the build must not inherit: a user's flags, a go.work or cgo would give other programs under the same key.
 FIXED_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GO111MODULE": "on"}
@@ -88,8 +89,9 @@ def go_build(go: GoToolchain, module: Path, arguments: list[str], *, log: Path, 
     log.write_bytes(b"")
     child = spawn([str(go.program), "build", *arguments], output=log, environment=build_environment(), directory=module)
     try:
+        narration = Narration(log)
         while child.poll() is None:
-            step.tick(_last_line(log))
+            step.tick(narration.now())
             time.sleep(POLL_SECONDS)
     except BaseException:
         # `go` leads a session of its own, so its compilers are in this process group and nobody else is.
@@ -103,7 +105,20 @@ def go_build(go: GoToolchain, module: Path, arguments: list[str], *, log: Path, 
         )
 
 
-def _last_line(log: Path) -> str:
-    """What Go says now, e.g. `downloading k8s.io/api v0.37.2`; nothing while it compiles."""
-    text = tail(log, 1)
-    return text.removeprefix("go: ") if text.startswith("go: ") else ""
+class Narration:
+    """What a build does, in words: Go tells each download (`downloading k8s.io/api v0.37.2`) and is silent while it
+    compiles, so that what it said last is true only for a short time."""
+
+    def __init__(self, log: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._said = ""
+        self._said_at = clock()
+
+    def now(self) -> str:
+        said, now = tail(self._log, 1), self._clock()
+        if said != self._said:
+            self._said, self._said_at = said, now
+        if said.startswith("go: ") and now - self._said_at < FRESH_SECONDS:
+            return said.removeprefix("go: ")
+        return "compiling"

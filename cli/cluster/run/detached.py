@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.cluster.binaries import cache_directory
-from cli.cluster.components import API_SERVER, ETCD
-from cli.cluster.control_plane import ControlPlane
 from cli.cluster.errors import ClusterError
-from cli.cluster.layout import Layout
 from cli.cluster.locks import holder, try_lock
-from cli.cluster.progress import Progress
-from cli.cluster.runner import Runner
+from cli.cluster.programs.binaries import cache_directory
+from cli.cluster.run.components import API_SERVER, ETCD
+from cli.cluster.run.control_plane import ControlPlane
+from cli.cluster.run.layout import Layout
+from cli.cluster.run.runner import Runner
+from cli.progress import Progress
 
 ESSENTIAL = {ETCD, API_SERVER}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli.cluster.certificates import (
+from cli.cluster.access.certificates import (
     Authority,
     Pair,
     authority_at,
@@ -14,10 +14,10 @@ from cli.cluster.certificates import (
     signing_key_at,
     write_pair,
 )
-from cli.cluster.components import CONTROLLER_MANAGER, HOST, SCHEDULER, SERVING_HOSTS
+from cli.cluster.access.kubeconfig import Access, ClusterEndpoint, write_kubeconfig
 from cli.cluster.errors import ClusterError
-from cli.cluster.kubeconfig import Access, ClusterEndpoint, write_kubeconfig
-from cli.cluster.layout import Layout
+from cli.cluster.run.components import CONTROLLER_MANAGER, HOST, SCHEDULER, SERVING_HOSTS
+from cli.cluster.run.layout import Layout
 
 # User and groups by component (the names that Kubernetes' built-in roles are bound to).
 ADMIN = "npufleet-admin"

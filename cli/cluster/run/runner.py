@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from cli.cluster import ports
-from cli.cluster.api_access import ApiAccess
-from cli.cluster.components import API_SERVER, COMPONENTS, CONTROLLER_MANAGER, ETCD, SCHEDULER, Component, Plan
+from cli.cluster.access.api_access import ApiAccess
+from cli.cluster.access.pki import admin_access, etcd_access
 from cli.cluster.errors import ClusterError
 from cli.cluster.files import tail
-from cli.cluster.layout import Layout
-from cli.cluster.pki import admin_access, etcd_access
-from cli.cluster.processes import ProcessRecord, end_processes, is_running, read_record, spawn
-from cli.cluster.progress import Progress, Step
+from cli.cluster.run import ports
+from cli.cluster.run.components import API_SERVER, COMPONENTS, CONTROLLER_MANAGER, ETCD, SCHEDULER, Component, Plan
+from cli.cluster.run.layout import Layout
+from cli.cluster.run.processes import ProcessRecord, end_processes, is_running, read_record, spawn
+from cli.progress import Progress, Step
 
 PORT_ATTEMPTS = 8
 POLL_SECONDS = 0.05

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from cli.cluster.certificates import Pair
+from cli.cluster.access.certificates import Pair
 from cli.cluster.errors import ClusterError
 from cli.cluster.files import write_private
 

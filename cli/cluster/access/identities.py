@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cli.cluster.api_access import ApiAccess
-from cli.cluster.certificates import Pair, client_pair, signing_request
-from cli.cluster.control_plane import ControlPlane
+from cli.cluster.access.api_access import ApiAccess
+from cli.cluster.access.certificates import Pair, client_pair, signing_request
+from cli.cluster.access.kubeconfig import Access, read_kubeconfig, write_kubeconfig
 from cli.cluster.errors import ApiCallError, ClusterError
-from cli.cluster.kubeconfig import Access, read_kubeconfig, write_kubeconfig
+from cli.cluster.run.control_plane import ControlPlane
 
 NODES_GROUP = "system:nodes"
 NODE_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from cli.cluster.layout import Layout
+from cli.cluster.run.layout import Layout
 
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"

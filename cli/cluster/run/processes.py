@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.cluster.errors import ClusterError
-from cli.cluster.launch import boot_id, start_ticks
+from cli.cluster.run.launch import boot_id, start_ticks
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 RECORD_SECONDS = 20.0
@@ -187,6 +187,16 @@ def end_processes(records: Iterable[ProcessRecord], *, grace_seconds: float) -> 
     finally:
         for pidfd in open_ones.values():
             os.close(pidfd)
+
+
+def end_children(children: Iterable[subprocess.Popen[bytes]], *, grace_seconds: float) -> None:
+    """The same for processes that this one has started, and collects their exit codes."""
+    # A child whose exit code nobody has asked for keeps its pid, so that its record can still be made here.
+    living = [child for child in children if child.poll() is None]
+    records = [ProcessRecord(child.pid, start_ticks(child.pid), boot_id()) for child in living]
+    end_processes(records, grace_seconds=grace_seconds)
+    for child in living:
+        child.wait()
 
 
 def _signal(pidfd: int, number: signal.Signals) -> None:
