@@ -101,4 +101,4 @@ def describe(action: Action | JournalAction) -> str:
         case Forget(address, why):
             return f"forget {address}: {why}"
         case Remember(address, entry):
-            return f"remember {address} as companion of {', '.join(entry.companion_of)}"
+            return f"remember {address} as {', '.join(entry.companion_of) or 'nobody'}'s companion"

@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 0.2
 _SHARE_OF_TIME: Final = 5  # a storm of events keeps the daemon busy for at most one part in five
+FINISH_SECONDS: Final = 8.0
 _RETRY_SECONDS: Final = 5.0
 _CONFIRM_EVERY: Final = 300.0  # seconds after which the Node is asked for its UID again
 
@@ -64,13 +65,25 @@ class Daemon:
         """Why the last pass was not one, for readiness; None when all is well."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Pass after pass until ``stop``; the one at hand is finished."""
+        """Pass after pass until ``stop``; the one at hand is finished if that does not take long.
+
+        One that is given up leaves what the journal tells the next binder: nothing is undone on the way out.
+        """
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
                 self._wake.clear()
                 began = self._clock()
-                wait = await self._pass()
+                making = asyncio.ensure_future(self._pass())
+                await asyncio.wait({stopping, making}, return_when=asyncio.FIRST_COMPLETED)
+                if not making.done():
+                    await asyncio.wait({making}, timeout=FINISH_SECONDS)
+                if not making.done():
+                    _log.warning("A pass under way is given up: a write to the kernel has not come back")
+                    making.cancel()
+                    await asyncio.wait({making})
+                    return
+                wait = await making
                 settle = max(SETTLE_SECONDS, (self._clock() - began) * (_SHARE_OF_TIME - 1))
                 woken = asyncio.ensure_future(self._wake.wait())
                 await asyncio.wait({stopping, woken}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)

@@ -5,7 +5,7 @@ The group goes as a whole or not at all: nothing is bound while one member that 
 
 from crds.models.modes import IOMMUBackend
 from crds.models.node_state import DeviceState
-from node_host.actions import Bind
+from node_host.actions import Bind, Remember
 from node_host.pci import PCIDevice, is_address
 from node_host.reasons import Reason
 from node_host.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
@@ -133,6 +133,10 @@ class _Group:
         if coming:
             text = f"waits for {', '.join(sorted(coming))} of its IOMMU group"
             return Decision(situation.report(address, DeviceState.PENDING, Reason.BINDING, text))
+        entry = situation.ours(address)
+        if entry is not None and entry.companion_of:
+            # It has orders of its own now: without them it is held, and does not go back with the others.
+            return Decision(placed_report(situation, address), note=Remember(address, situation.new_entry(address)))
         return Decision(placed_report(situation, address))
 
     def _of_companion(self, address: str) -> Decision:

@@ -20,6 +20,7 @@ from crds.models.node_state import NodeStateStatus
 from runtime.process import Process
 from runtime.resources import LEASES, NODES, NPU_NODE_STATES
 from runtime.settings import Address, Settings
+from simulated_node.description_files import parse_device
 from simulated_node.kernel import SimulatedKernel
 from simulated_node.server import SimulatedKernelServer
 from tests.builders.binder import NODE_UID, NPU, TWIN, condition_of, host, npu, order
@@ -272,6 +273,24 @@ def test_sigterm_ends_the_process_at_once_and_unbinds_nothing(kernel: SimulatedK
     asyncio.run(scenario())
 
 
+async def test_a_pass_that_hangs_in_the_kernel_does_not_keep_the_daemon_from_ending(
+    kernel: SimulatedKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vfio_binder.daemon.FINISH_SECONDS", 0.2)
+    block = kernel.block("/sys/bus/pci/drivers/rebellions/unbind")
+    async with FakeApi() as server:
+        cluster = Cluster(server)
+        cluster.create(order())
+        async with daemon(kernel, server):
+            assert await asyncio.to_thread(block.wait_until_blocked)
+        block.release()
+        await until(lambda: not kernel.sleeping)
+        async with daemon(kernel, server):
+            await until(lambda: cluster.says(NPU, "Ready", "Bound"))
+        assert cluster.status.bindings is not None
+        assert cluster.status.bindings.devices[0].former_driver == "rebellions"
+
+
 def _fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return str(answer.read().decode())
@@ -283,6 +302,4 @@ def _inventory(cluster: Cluster) -> dict[str, str | None]:
 
 
 def _late() -> Any:
-    from simulated_node.description_files import parse_device
-
     return parse_device(npu("0000:2c:00.0", 31))

@@ -2,8 +2,8 @@
 
 import errno
 import json
+import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +12,7 @@ from node_host.publication import PUBLISHED
 from simulated_node.in_process import InProcessHost
 from simulated_node.kernel import SimulatedKernel
 from tests.builders.binder import NPU, TWIN, Bench, condition_of, host, npu, order, report_of, verdict
+from tests.builders.waiting import until
 
 Make = Callable[..., Bench]
 
@@ -41,7 +42,7 @@ class FaultyHost(InProcessHost):
         return super().list(path)
 
 
-def faulty(bench: Bench, **broken: int) -> FaultyHost:
+def faulty(bench: Bench) -> FaultyHost:
     made = FaultyHost(bench.kernel)
     bench.restart(host=made)
     return made
@@ -145,21 +146,17 @@ async def test_host_evidence_that_cannot_be_read_vetoes_every_device(make: Make,
     assert verdict(await bench.run()) == ("Ready", "Bound")
 
 
-@pytest.mark.parametrize("part", ["/fd", "/proc"])
-async def test_open_handles_that_cannot_be_read_count_as_use(make: Make, part: str) -> None:
+@pytest.mark.parametrize("directory", ["/proc", "/proc/99/fd"])
+async def test_open_handles_that_cannot_be_read_count_as_use(make: Make, directory: str) -> None:
     bench = make(host(npu()))
     bench.kernel.open_device("/dev/rsd0", comm="other", pid=99)
-    faults = faulty(bench)
 
-    class Deaf(FaultyHost):
+    class Deaf(InProcessHost):
         def list(self, path: str) -> list[str]:
-            if path == "/proc" or (part == "/fd" and path == "/proc/99/fd"):
-                if part == "/fd" and path == "/proc":
-                    return super().list(path)
+            if path == directory:
                 raise PermissionError(errno.EACCES, "Permission denied", path)
             return super().list(path)
 
-    del faults
     bench.restart(host=Deaf(bench.kernel))
     bench.order(order())
     done = await bench.run()
@@ -245,9 +242,7 @@ async def test_an_identity_that_is_garbage_is_never_acted_on(make: Make, value: 
     assert len(report_of(done).message) < 300
 
 
-async def test_a_read_that_hangs_is_one_device_s_condition_until_it_answers(make: Make, tmp_path: Path) -> None:
-    import threading
-
+async def test_a_read_that_hangs_is_one_device_s_condition_until_it_answers(make: Make) -> None:
     bench = make(host(npu(), npu(TWIN, 21)), read_seconds=0.3)
     answer = threading.Event()
     hung = threading.Event()
@@ -268,7 +263,5 @@ async def test_a_read_that_hangs_is_one_device_s_condition_until_it_answers(make
     assert verdict(done, TWIN) == ("Ready", "Bound")
     assert report_of(await bench.run()) == report_of(done)
     answer.set()
-    from tests.builders.waiting import until
-
     await until(lambda: not bench.binder._calls._hung)
     assert verdict(await bench.run()) == ("Ready", "Bound")

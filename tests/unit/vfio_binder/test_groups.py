@@ -217,6 +217,20 @@ async def test_a_released_device_that_another_of_its_group_needs_stays_as_its_co
     assert bench.journal().entries == {}
 
 
+async def test_a_companion_that_got_orders_of_its_own_is_held_when_they_vanish(make: Make) -> None:
+    bench = make(host(npu(), npu("0000:23:00.1", 20)))
+    bench.order(order(companions="Bind"))
+    await bench.run()
+    bench.mark()
+    bench.order(order(companions="Bind"), order("0000:23:00.1"))
+    done = await bench.run()
+    assert verdict(done, "0000:23:00.1") == ("Ready", "Bound")
+    assert (await bench.run()).planned.is_empty
+    bench.order(order(companions="Bind"))
+    assert verdict(await bench.run(), "0000:23:00.1") == ("Pending", "Orphaned")
+    assert bench.writes == []
+
+
 async def test_companions_stay_while_the_orders_of_their_device_are_held_or_gone(make: Make) -> None:
     bench = make(host(graphics(), audio()))
     bench.order(card())
