@@ -66,7 +66,7 @@ class Observer:
         try:
             addresses = await self._calls.run(DEVICES, partial(list_addresses, self._host))
         except (OSError, HungError) as error:
-            addresses, problem = [], f"{DEVICES} cannot be listed: {error}"
+            addresses, problem = [], f"{DEVICES} cannot be listed: {getattr(error, 'strerror', None) or error}"
         return await self._view(addresses, named, problem)
 
     async def again(self, addresses: Collection[str]) -> HostView:

@@ -128,11 +128,15 @@ def shown(value: bytes) -> str:
 
 
 def list_addresses(host: Host) -> list[str]:
-    """Addresses of all PCI functions. Raises OSError when the bus cannot be listed; a host without PCI has none."""
-    try:
-        return [name for name in host.list(DEVICES) if is_address(name)]
-    except FileNotFoundError:
-        return []
+    """Addresses of all PCI functions. Raises OSError when the bus cannot be listed, or lists none.
+
+    Every host with accelerators has PCI functions. An empty or missing bus is a /sys that is not the host's, and taking
+    it for the host's would mean that every device is gone.
+    """
+    found = [name for name in host.list(DEVICES) if is_address(name)]
+    if not found:
+        raise OSError(errno.ENODEV, "no device at all is listed, so this is not the host's /sys", DEVICES)
+    return found
 
 
 def read_device(host: Host, address: str) -> PCIDevice:

@@ -101,14 +101,13 @@ def _held(situation: Situation, address: str) -> BoundDevice:
 def _release(situation: Situation, address: str) -> Decision:
     entry = situation.ours(address)
     released = situation.report(address, DeviceState.RELEASED, Reason.RELEASED)
-    if entry is None:
-        if address in situation.view.unreadable or situation.view.problem is not None:
-            absent = situation.view.absence(address)
-            assert absent is not None
-            return Decision(situation.report_block(address, blocked(absent.reason, absent.message)))
-        return Decision(released)
     if situation.view.is_gone(address):
-        return Decision(released, note=Forget(address, "the device is gone"))
+        return Decision(released, note=_forget_gone(situation, address))
+    absent = situation.view.absence(address)
+    if absent is not None:
+        return Decision(situation.report_block(address, blocked(absent.reason, absent.message)))
+    if entry is None:
+        return Decision(released)
     if situation.entries[address].on_release is OnRelease.LEAVE:
         return Decision(released, note=Forget(address, "left as it is on release"))
     needers = situation.needers(address)
@@ -164,9 +163,12 @@ def _forget_gone(situation: Situation, address: str) -> Forget | None:
 
 
 def _forget_stale(situation: Situation, address: str) -> Forget | None:
-    """An entry of another boot, or of a device that another one has replaced, says nothing any more."""
+    """An entry of another boot, or of a device that another one has replaced, says nothing any more.
+
+    On a host that cannot be read nothing is forgotten.
+    """
     entry = situation.journal.entries.get(address)
-    if entry is None:
+    if entry is None or situation.view.problem is not None:
         return None
     if entry.boot_id != situation.view.boot_id:
         return Forget(address, "the host was booted since: its drivers are the kernel's own choice again")

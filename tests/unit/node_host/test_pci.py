@@ -164,7 +164,14 @@ def test_a_display_whose_boot_vga_fails_is_not_taken_for_a_second_one(tmp_path: 
 def test_a_function_that_is_not_there_is_gone(tmp_path: Path) -> None:
     with pytest.raises(DeviceGoneError):
         read_device(paper_host(tmp_path, FUNCTION), TWIN)
-    assert list_addresses(paper_host(tmp_path / "empty", {"/sys/": ""})) == []
+
+
+@pytest.mark.parametrize(
+    "files", [{"/sys/": ""}, {"/sys/bus/pci/devices/": ""}, {"/sys/bus/pci/devices/nonsense/": ""}]
+)
+def test_a_bus_that_is_missing_or_empty_is_no_host_without_devices(tmp_path: Path, files: dict[str, str]) -> None:
+    with pytest.raises(OSError, match=r"No such file|no device at all"):
+        list_addresses(paper_host(tmp_path, files))
 
 
 def test_parsers_take_what_the_kernel_writes_and_nothing_else() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from node_host.journal import JOURNAL
+from node_host.pci import DEVICES
 from node_host.publication import PUBLISHED
 from simulated_node.in_process import InProcessHost
 from simulated_node.kernel import SimulatedKernel
@@ -223,6 +224,62 @@ async def test_a_bus_that_cannot_be_listed_is_no_empty_bus(make: Make) -> None:
     assert condition_of(done.inventory)[:2] == ("False", "BusUnreadable")
     assert done.inventory.devices == before.inventory.devices
     assert bench.writes == []
+    assert bench.journal().entries.keys() == {NPU}
+
+
+class Bare(InProcessHost):
+    """A host whose /sys is not mounted, or mounted empty; /proc is there."""
+
+    def __init__(self, kernel: SimulatedKernel, *, is_empty: bool) -> None:
+        super().__init__(kernel)
+        self._is_empty = is_empty
+
+    def list(self, path: str) -> list[str]:
+        if path.startswith("/sys/"):
+            if self._is_empty and path == DEVICES:
+                return []
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return super().list(path)
+
+    def resolve(self, path: str) -> str:
+        if path.startswith("/sys/"):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return super().resolve(path)
+
+
+@pytest.mark.parametrize("on_release", ["Restore", "Leave"])
+@pytest.mark.parametrize("is_empty", [False, True], ids=["absent", "empty"])
+async def test_a_host_without_its_sysfs_is_not_one_whose_devices_are_gone(
+    make: Make, is_empty: bool, on_release: str
+) -> None:
+    bench = make(host(npu(), npu(TWIN, 21)))
+    bench.order(order(), order(TWIN))
+    before = await bench.run()
+    remembered = bench.journal().entries
+    whole = bench.host
+    bench.restart(host=Bare(bench.kernel, is_empty=is_empty))
+    bench.mark()
+    bench.order(order(intent="Release", on_release=on_release))
+    done = await bench.run()
+    assert verdict(done) == ("Blocked", "DeviceUnreadable")
+    assert "/sys/bus/pci/devices cannot be listed" in report_of(done).message
+    assert condition_of(done.inventory)[:2] == ("False", "BusUnreadable")
+    assert done.inventory.devices == before.inventory.devices
+    assert bench.journal().entries == remembered
+    assert bench.writes == []
+    bench.restart(host=whole)
+    assert verdict(await bench.run()) == ("Released", "Released")
+    assert bench.driver() == ("rebellions" if on_release == "Restore" else "vfio-pci")
+
+
+async def test_entries_of_another_boot_stay_while_the_host_cannot_be_read(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.order(order())
+    await bench.run()
+    bench.kernel.reboot()
+    bench.restart(host=Bare(bench.kernel, is_empty=False))
+    bench.order()
+    assert (await bench.run()).planned.is_empty
     assert bench.journal().entries.keys() == {NPU}
 
 
