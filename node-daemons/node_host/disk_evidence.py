@@ -16,11 +16,14 @@ from node_host.pci import is_address, last_address
 T = TypeVar("T")
 
 BLOCK: Final = "/sys/block"
+_NUMBERS: Final = "/sys/dev/block"
 _MOUNTS: Final = "/proc/1/mountinfo"
 _SWAPS: Final = "/proc/swaps"
 _BTRFS: Final = "/sys/fs/btrfs"
 # File systems on several disks that nothing in /proc or /sys connects with them: any disk may be theirs.
 _DISKS_UNKNOWN: Final = frozenset({"zfs"})
+# File systems that stand on disks and show an anonymous number all the same.
+_ANONYMOUS_ON_DISKS: Final = frozenset({"btrfs", "bcachefs"})
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _SHOWN: Final = 3
 
@@ -93,7 +96,10 @@ class _Reader:
             for block in self._blocks_of(mount):
                 needed[block].append(f"is mounted on {mount.point}")
         for path in swaps:
-            for block in self._blocks_named(path):
+            blocks = self._blocks_named(path)
+            if not blocks:
+                self._unreadable.append(f"swap on {path}, which is not in {BLOCK}")
+            for block in blocks:
                 needed[block].append("is swap")
         functions: dict[str, set[str]] = defaultdict(set)
         for block, reasons in needed.items():
@@ -107,7 +113,7 @@ class _Reader:
                     )
         return DiskEvidence(
             functions={address: tuple(sorted(functions[address])) for address in sorted(functions)},
-            unreadable=tuple(self._unreadable),
+            unreadable=tuple(dict.fromkeys(self._unreadable)),
         )
 
     def _parsed(self, path: str, parse: Callable[[str], T], *, optional: bool = False) -> T | None:
@@ -143,14 +149,36 @@ class _Reader:
                 self._lower[holder].add(name)
 
     def _blocks_of(self, mount: Mount) -> set[str]:
-        """Block devices of a mount. Number 0:… is an anonymous device: then the source alone tells."""
-        found = {self._names[mount.number]} if mount.number in self._names else set()
+        """Block devices of a mount. Number 0:… is an anonymous device: then the source alone tells.
+
+        A mount that stands on a block device which /sys does not show may stand on any function: unreadable.
+        """
+        named = self._block_numbered(mount.number)
+        found = set() if named is None else {named}
         for source in mount.source.split(":"):
             found |= self._blocks_named(source)
+        is_anonymous = mount.number.partition(":")[0] == "0" and mount.filesystem not in _ANONYMOUS_ON_DISKS
+        if not found and not is_anonymous:
+            self._unreadable.append(
+                f"{mount.source} ({mount.number}) is mounted on {mount.point}, but is not in {BLOCK}"
+            )
         if mount.filesystem == "btrfs":
             for block in list(found):
                 found |= self._btrfs_devices(block)
         return found
+
+    def _block_numbered(self, number: str) -> str | None:
+        """The block device of a number; /sys/dev/block knows some that /sys/block does not list, e.g. hidden paths."""
+        name = self._names.get(number)
+        directory = f"{_NUMBERS}/{number}"
+        if name is not None or number.startswith("0:") or not self._host.exists(directory):
+            return name
+        path = self._resolved(directory)
+        if not path:
+            return None
+        name = path.rpartition("/")[2]
+        self._add(name, directory, self._list(directory))
+        return name
 
     def _blocks_named(self, path: str) -> set[str]:
         """Block devices that a path below /dev names, links such as /dev/mapper/root followed."""
@@ -183,9 +211,10 @@ class _Reader:
     def _functions_of(self, block: str) -> Iterator[str]:
         """PCI functions of one block device; with NVMe multipath the disk hangs on its subsystem, which names them."""
         directory = self._paths.get(block)
-        if directory is None:
+        path = "" if directory is None else self._resolved(directory)
+        if not path:
+            self._unreadable.append(f"{block} is needed by a mount or as swap, but is not in {BLOCK}")
             return
-        path = self._resolved(directory)
         before, separator, after = path.partition("/nvme-subsystem/")
         if separator:
             subsystem = f"{before}{separator}{after.partition('/')[0]}"

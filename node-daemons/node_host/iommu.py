@@ -24,10 +24,12 @@ class IOMMUGroups:
         return () if group is None else self.members.get(group, ())
 
     def fault(self, group: int | None) -> str | None:
-        """Why the members of the group are not known, or None."""
+        """Why the members of the group are not known, or None. A group that a device names and nobody lists is one."""
         if group is None:
             return None
-        return self.unreadable.get(group) or self.unreadable.get(None)
+        if group in self.members:
+            return None
+        return self.unreadable.get(group) or self.unreadable.get(None) or f"{GROUPS}/{group}/devices: not there"
 
 
 def read_groups(host: Host) -> IOMMUGroups:

@@ -129,10 +129,17 @@ def read_network_evidence(host: Host) -> NetworkEvidence:
     for name in interfaces:
         if _OPEN_VSWITCH in interfaces[name]:
             addressed[name].add(f"is a port of {_OPEN_VSWITCH}, whose address may stand on any port of the switch")
+    function_of = reader.functions(interfaces)
+    for name in sorted({*default, *addressed} - (interfaces.keys() - reader.vanished)):
+        # Which function carries it cannot be told, so it may be any.
+        reader.unreadable.append(
+            f"network interface {name} {' and '.join(sorted({*default[name], *addressed[name]}))}, but is not in {NET}: "
+            "that is of another network namespace than process 1 (hostNetwork), or not whole"
+        )
     return NetworkEvidence(
         default_route=_sorted(default),
         addressed=_sorted(addressed),
-        function_of=reader.functions(interfaces),
+        function_of=function_of,
         unreadable=tuple(reader.unreadable),
     )
 
@@ -168,6 +175,7 @@ class _Reader:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.unreadable: list[str] = []
+        self.vanished: set[str] = set()
         # Process 1 is in the host's network namespace whatever namespace this process is in.
         self._net = "/proc/1/net" if host.exists("/proc/1/net") else "/proc/net"
 
@@ -229,6 +237,7 @@ class _Reader:
             try:
                 address = last_address(self._host.resolve(f"{NET}/{name}"))
             except FileNotFoundError:
+                self.vanished.add(name)
                 continue
             except OSError as error:
                 self._fault(f"{NET}/{name}", error)

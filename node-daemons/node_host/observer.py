@@ -87,7 +87,7 @@ class Observer:
             groups=groups,
             drivers=await self._safe("pci drivers", _read_drivers, lambda _: frozenset[str]()),
             users=await self._users(close & devices.keys(), devices),
-            vetoes=vetoes_of(devices, groups.members, evidence),
+            vetoes=vetoes_of(devices, groups, evidence),
             published=await self._safe(
                 "publication", lambda host: read_published(host, boot_id), lambda why: Published(unreadable=why)
             ),

@@ -11,6 +11,7 @@ from typing import Final
 from crds.models.node_state import Veto, VetoReason
 from node_host.disk_evidence import DiskEvidence, read_disk_evidence
 from node_host.host import Host
+from node_host.iommu import GROUPS, IOMMUGroups
 from node_host.network_evidence import NetworkEvidence, read_network_evidence
 from node_host.pci import PCIDevice
 
@@ -37,23 +38,31 @@ def read_evidence(host: Host) -> HostEvidence:
 
 
 def vetoes_of(
-    devices: Mapping[str, PCIDevice], members: Mapping[int, tuple[str, ...]], evidence: HostEvidence
+    devices: Mapping[str, PCIDevice], groups: IOMMUGroups, evidence: HostEvidence
 ) -> dict[str, tuple[Veto, ...]]:
-    """Vetoes by address, for devices that have any; ``members`` are the addresses of each IOMMU group."""
+    """Vetoes by address, for devices that have any. Who shares a group that is not known may be needed: a veto too."""
     own = {address: _own_vetoes(device, evidence) for address, device in devices.items()}
     unreadable = [_veto(VetoReason.UNREADABLE, f"host evidence cannot be read: {text}") for text in evidence.unreadable]
     found = {}
     for address, device in devices.items():
-        group = members.get(device.iommu_group, ()) if device.iommu_group is not None else ()
+        fault = _group_fault(device, groups)
+        unknown = [] if fault is None else [_veto(VetoReason.UNREADABLE, f"its IOMMU group cannot be read: {fault}")]
         shared = [
             _veto(VetoReason.GROUP_MEMBER, f"{member} of its IOMMU group: {own[member][0].message}")
-            for member in group
+            for member in groups.of(device.iommu_group)
             if member != address and own.get(member)
         ]
-        vetoes = (*own[address], *shared, *unreadable)
+        vetoes = (*own[address], *shared, *unknown, *unreadable)
         if vetoes:
             found[address] = vetoes[:MAX_VETOES]
     return found
+
+
+def _group_fault(device: PCIDevice, groups: IOMMUGroups) -> str | None:
+    fault = groups.fault(device.iommu_group)
+    if fault is None and device.iommu_group is not None and device.address not in groups.of(device.iommu_group):
+        return f"{GROUPS}/{device.iommu_group}/devices does not list the device"
+    return fault
 
 
 def _own_vetoes(device: PCIDevice, evidence: HostEvidence) -> list[Veto]:

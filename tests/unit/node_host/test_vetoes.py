@@ -9,6 +9,7 @@ import pytest
 from crds.models.node_state import VetoReason
 from node_host.disk_evidence import parse_mountinfo, parse_swaps
 from node_host.host import KernelFiles
+from node_host.iommu import IOMMUGroups
 from node_host.network_evidence import (
     parse_if_inet6,
     parse_ipv6_route,
@@ -63,7 +64,7 @@ def vetoes(root: Path, *parts: Mapping[str, str]) -> dict[str, list[tuple[str, s
     for part in parts:
         files |= part
     devices = {address: PCIDevice(address, "8086", "1592", "020000") for address in (CARD, OTHER)}
-    found = vetoes_of(devices, {}, read_evidence(paper_host(root, files)))
+    found = vetoes_of(devices, IOMMUGroups(), read_evidence(paper_host(root, files)))
     return {address: [(str(veto.reason), veto.message) for veto in vetoes] for address, vetoes in found.items()}
 
 
@@ -147,7 +148,7 @@ def test_slaves_that_only_the_bond_lists_are_found(tmp_path: Path) -> None:
         interface("ens1", CARD_PATH),
         interface("bond0"),
         {
-            "/sys/devices/virtual/net/bond0/bonding/slaves": "ens1 ens9\n",
+            "/sys/devices/virtual/net/bond0/bonding/slaves": "ens1\n",
             "/proc/1/net/route": ROUTES + default_route("bond0"),
         },
     )
@@ -323,6 +324,106 @@ def test_evidence_that_every_host_has_is_missed_when_it_is_not_there(tmp_path: P
     assert len(read_evidence(KernelFiles(tmp_path)).unreadable) == 1
 
 
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            {"/proc/1/net/route": ROUTES + default_route("ens1")},
+            "ens1 carries the default route, but is not in /sys/cl",
+        ),
+        ({"/proc/1/net/if_inet6": "fd" + "0" * 30 + " 03 40 20 80 ens2\n"}, "ens2 has address fd00::, but is not in"),
+        (
+            {"/proc/1/net/route": ROUTES + default_route("bond0")} | interface("bond0", links={"lower_ens3": "/sys/x"}),
+            "ens3 is below bond0, which carries the default route, but is not in /sys/class/net",
+        ),
+        (
+            {"/proc/1/net/route": ROUTES + default_route("ens1"), "/sys/class/net/ens1/flags": "0x1003\n"},
+            None,
+        ),
+    ],
+)
+def test_a_needed_interface_that_sysfs_does_not_show_may_be_on_any_device(
+    tmp_path: Path, files: dict[str, str], says: str | None
+) -> None:
+    found = vetoes(tmp_path, files)
+    if says is None:
+        assert found == {}
+        return
+    assert sorted(found) == [CARD, OTHER]
+    [(reason, text)] = found[CARD]
+    assert reason == "Unreadable"
+    assert says in text
+
+
+def test_a_needed_interface_whose_device_sysfs_does_not_show_may_be_on_any_device(tmp_path: Path) -> None:
+    class Partial(KernelFiles):
+        def resolve(self, path: str) -> str:
+            if path.startswith("/sys/class/net"):
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            return super().resolve(path)
+
+    paper_host(tmp_path, QUIET | interface("ens1", CARD_PATH) | {"/proc/1/net/route": ROUTES + default_route("ens1")})
+    [text] = read_evidence(Partial(tmp_path)).unreadable
+    assert "ens1 carries the default route" in text
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"/proc/1/mountinfo": MOUNTS.format(number="259:1", point="/", kind="ext4", source="/dev/root")}, "259:1"),
+        (
+            {"/proc/1/mountinfo": MOUNTS.format(number="0:40", point="/", kind="btrfs", source="/dev/nvme0n1p1")},
+            "/dev/nvme0n1p1",
+        ),
+        ({"/proc/swaps": "Filename\n/dev/nvme0n1p2 partition 1 0 -2\n"}, "swap on /dev/nvme0n1p2"),
+        (
+            {
+                "/proc/1/mountinfo": MOUNTS.format(number="253:0", point="/", kind="xfs", source="/dev/mapper/root"),
+                "/sys/block/dm-0/dev": "253:0\n",
+                "/sys/block/dm-0/slaves/nvme0n1p3": "",
+            },
+            "nvme0n1p3 is needed",
+        ),
+    ],
+)
+def test_a_needed_disk_that_sysfs_does_not_show_may_be_on_any_device(
+    tmp_path: Path, files: dict[str, str], says: str
+) -> None:
+    found = vetoes(tmp_path, files)
+    assert sorted(found) == [CARD, OTHER]
+    [(reason, text)] = found[CARD]
+    assert (reason, "not in /sys/block" in text) == ("Unreadable", True)
+    assert says in text
+
+
+def test_a_disk_that_only_its_number_leads_to_is_found(tmp_path: Path) -> None:
+    files = {
+        "/proc/1/mountinfo": MOUNTS.format(number="259:1", point="/", kind="ext4", source="/dev/root"),
+        "/sys/dev/block/259:1": f"-> {CARD_PATH}/nvme/nvme0/nvme0n1",
+        f"{CARD_PATH}/nvme/nvme0/nvme0n1/dev": "259:1\n",
+    }
+    assert vetoes(tmp_path, files) == {CARD: [("MountedDisk", "nvme0n1 is mounted on /")]}
+
+
+def test_file_systems_that_stand_on_no_disk_need_none(tmp_path: Path) -> None:
+    kinds = [("overlay", "overlay"), ("tmpfs", "tmpfs"), ("fuse.lxcfs", "/dev/fuse"), ("nfs4", "nas:/export")]
+    lines = [
+        MOUNTS.format(number=f"0:{20 + index}", point=f"/m{index}", kind=kind, source=source)
+        for index, (kind, source) in enumerate(kinds)
+    ]
+    assert vetoes(tmp_path, {"/proc/1/mountinfo": "".join(lines)}) == {}
+
+
+@pytest.mark.parametrize("groups", [IOMMUGroups(), IOMMUGroups({7: ()}), IOMMUGroups({8: (OTHER,)})])
+def test_a_group_whose_members_are_not_known_may_have_one_that_the_host_needs(
+    tmp_path: Path, groups: IOMMUGroups
+) -> None:
+    device = PCIDevice(CARD, "1eff", "1250", "120000", iommu_group=7)
+    found = vetoes_of({CARD: device}, groups, read_evidence(paper_host(tmp_path, QUIET)))
+    assert [veto.reason for veto in found[CARD]] == [VetoReason.UNREADABLE]
+    assert "/sys/kernel/iommu_groups/7/devices" in found[CARD][0].message
+
+
 def test_hosts_without_ipv6_or_swap_are_whole(tmp_path: Path) -> None:
     bare = {name: text for name, text in QUIET.items() if "6" not in name and "swaps" not in name}
     assert read_evidence(paper_host(tmp_path, bare)).unreadable == ()
@@ -350,7 +451,7 @@ def test_a_group_shares_the_fate_of_the_member_that_the_host_needs(tmp_path: Pat
         CARD: PCIDevice(CARD, "8086", "1592", "020000", iommu_group=7),
         OTHER: PCIDevice(OTHER, "1eff", "1250", "120000", iommu_group=7),
     }
-    found = vetoes_of(devices, {7: (CARD, OTHER)}, read_evidence(paper_host(tmp_path, files)))
+    found = vetoes_of(devices, IOMMUGroups({7: (CARD, OTHER)}), read_evidence(paper_host(tmp_path, files)))
     assert [veto.reason for veto in found[OTHER]] == [VetoReason.GROUP_MEMBER]
     assert found[OTHER][0].message == (f"{CARD} of its IOMMU group: network interface ens1 carries the default route")
 

@@ -12,7 +12,7 @@ from node_host.pci import DEVICES
 from node_host.publication import PUBLISHED
 from simulated_node.in_process import InProcessHost
 from simulated_node.kernel import SimulatedKernel
-from tests.builders.binder import NPU, TWIN, Bench, condition_of, host, npu, order, report_of, verdict
+from tests.builders.binder import NPU, TWIN, Bench, condition_of, host, nic, npu, order, report_of, verdict
 from tests.builders.waiting import until
 
 Make = Callable[..., Bench]
@@ -144,6 +144,28 @@ async def test_host_evidence_that_cannot_be_read_vetoes_every_device(make: Make,
     assert [veto.reason for veto in done.inventory.devices[0].vetoes] == ["Unreadable"]
     assert bench.writes == []
     faults.broken.clear()
+    assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_interfaces_of_another_network_namespace_than_the_host_s_veto_every_device(make: Make) -> None:
+    bench = make(
+        host(npu(), nic(interfaces=[{"name": "ens1", "addresses": ["10.0.0.7/24"], "gateways": ["10.0.0.1"]}]))
+    )
+
+    class PodNetwork(InProcessHost):
+        def list(self, path: str) -> list[str]:
+            return ["eth0", "lo"] if path == "/sys/class/net" else super().list(path)
+
+    bench.order(order())
+    whole = bench.host
+    bench.restart(host=PodNetwork(bench.kernel))
+    done = await bench.run()
+    assert verdict(done) == ("Blocked", "Vetoed")
+    assert (
+        "network interface ens1 carries the default route and has address 10.0.0.7, but is" in report_of(done).message
+    )
+    assert bench.writes == []
+    bench.restart(host=whole)
     assert verdict(await bench.run()) == ("Ready", "Bound")
 
 
