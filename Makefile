@@ -52,7 +52,7 @@ format: $(VENV) ## Put the code in the house's format.
 	$(BIN)/ruff format .
 
 test-unit: $(VENV) ## Pure planners and rules, daemons on the simulated node; seconds.
-	$(PYTEST) tests/unit $(PYTEST_ARGS)
+	$(PYTEST) -n 2 tests/unit $(PYTEST_ARGS)
 
 test-cluster: $(VENV) binaries ## Real etcd, API server, controller-manager and scheduler; our real processes.
 	$(PYTEST) tests/cluster $(PYTEST_ARGS)
