@@ -29,10 +29,15 @@ def is_accelerator(catalogue: Catalogue) -> Callable[[PCIDevice], bool]:
 
 
 def node_patterns(catalogue: Catalogue) -> Callable[[PCIDevice], tuple[str, ...]]:
-    """Globs of device nodes that a device's vendor makes."""
+    """Globs of the nodes of a device and of its partitions that the vendor's driver makes."""
+    judge = is_accelerator(catalogue)
 
     def patterns(device: PCIDevice) -> tuple[str, ...]:
         vendor = catalogue.vendors.get(device.vendor)
-        return () if vendor is None or not is_accelerator(catalogue)(device) else vendor.device_nodes
+        if vendor is None or not judge(device):
+            return ()
+        # Nodes that all devices share do not count: whoever only watches the cards (an exporter, a device plugin) has
+        # them open for good, and whoever computes has a node of the device or of a partition open as well.
+        return (*vendor.device_nodes, *vendor.slice_nodes)
 
     return patterns
