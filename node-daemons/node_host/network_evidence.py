@@ -132,8 +132,9 @@ def read_network_evidence(host: Host) -> NetworkEvidence:
     function_of = reader.functions(interfaces)
     for name in sorted({*default, *addressed} - (interfaces.keys() - reader.vanished)):
         # Which function carries it cannot be told, so it may be any.
+        reasons = sorted({*default.get(name, ()), *addressed.get(name, ())})
         reader.unreadable.append(
-            f"network interface {name} {' and '.join(sorted({*default[name], *addressed[name]}))}, but is not in {NET}: "
+            f"network interface {name} {' and '.join(reasons)}, but is not in {NET}: "
             "that is of another network namespace than process 1 (hostNetwork), or not whole"
         )
     return NetworkEvidence(

@@ -4,6 +4,7 @@ One device that hangs, vanishes or talks nonsense costs that device only.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -18,6 +19,7 @@ from node_host.open_handles import OpenHandles, read_open_handles
 from node_host.pci import (
     DEVICES,
     DRIVERS,
+    SERIAL,
     DeviceGoneError,
     PCIDevice,
     list_addresses,
@@ -33,6 +35,8 @@ from node_host.view import HostView
 
 R = TypeVar("R")
 
+# What is asked has a name of its own, so that one answer that hangs does not keep the others of the device away.
+_SERIAL_OF: Final = "serial number of "
 _NODES_OF: Final = "nodes of "
 
 
@@ -78,7 +82,7 @@ class Observer:
         groups = await self._safe("iommu groups", read_groups, _groups_unreadable)
         devices, unreadable = await self._devices(addresses)
         close = self._close(devices, groups, named)
-        await self._add_serials(sorted(close & devices.keys()), devices, unreadable)
+        await self._add_serials(sorted(close & devices.keys()), devices)
         evidence = await self._safe("host evidence", read_evidence, _evidence_unreadable)
         return HostView(
             boot_id=boot_id,
@@ -113,17 +117,16 @@ class Observer:
                 unreadable[address] = str(result)
         return devices, unreadable
 
-    async def _add_serials(
-        self, addresses: Iterable[str], devices: dict[str, PCIDevice], unreadable: dict[str, str]
-    ) -> None:
-        """A device whose serial number does not come back cannot be told from another: it is unreadable."""
-        reads = {address: partial(read_serial, self._host, devices[address]) for address in addresses}
-        for address, result in (await self._calls.each(reads)).items():
+    async def _add_serials(self, addresses: Iterable[str], devices: dict[str, PCIDevice]) -> None:
+        """A serial number that does not come back is unknown, as that of a device that has none; it is a fault."""
+        reads = {_SERIAL_OF + address: partial(read_serial, self._host, devices[address]) for address in addresses}
+        for key, result in (await self._calls.each(reads)).items():
+            address = key.removeprefix(_SERIAL_OF)
             if isinstance(result, PCIDevice):
                 devices[address] = result
             else:
-                del devices[address]
-                unreadable[address] = str(result)
+                faults = {**devices[address].faults, SERIAL: str(result)}
+                devices[address] = replace(devices[address], faults=faults)
 
     def _close(self, devices: Mapping[str, PCIDevice], groups: IOMMUGroups, named: Collection[str]) -> set[str]:
         """Devices of interest, named ones, and all that share a group with one."""

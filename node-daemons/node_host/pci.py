@@ -18,6 +18,9 @@ from node_host.pci_serial import serial_number
 DEVICES: Final = "/sys/bus/pci/devices"
 DRIVERS: Final = "/sys/bus/pci/drivers"
 DRIVERS_PROBE: Final = "/sys/bus/pci/drivers_probe"
+# What faults of the serial number are named after: the files that it is read from, or itself when they never answer.
+SERIAL: Final = "serial"
+SERIAL_SOURCES: Final = frozenset({"config", "vpd", SERIAL})
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _ROOT = re.compile(r"/sys/devices/(pci[0-9a-f]{4,8}:[0-9a-f]{2})/")
@@ -80,9 +83,14 @@ class PCIDevice:
         return self.physical_function is not None
 
     @property
+    def serial_unknown(self) -> bool:
+        """Whether it may have a serial number that could not be read."""
+        return self.serial is None and not SERIAL_SOURCES.isdisjoint(self.faults)
+
+    @property
     def identity(self) -> str:
         """What tells this device from another that may come to its address."""
-        return f"{self.vendor}:{self.device}" + (f":{self.serial}" if self.serial else "")
+        return identity_of(self.vendor, self.device, self.serial)
 
 
 def is_address(name: str) -> bool:
@@ -90,8 +98,16 @@ def is_address(name: str) -> bool:
     return _ADDRESS.fullmatch(name) is not None
 
 
+def identity_of(vendor: str, device: str, serial: str | None) -> str:
+    """`vendor:device[:serial]`; without a serial none is known."""
+    return f"{vendor}:{device}" + (f":{serial}" if serial else "")
+
+
 def same_identity(one: str, other: str) -> bool:
-    """Whether two `vendor:device[:serial]` may be the same device; a serial counts where both have one."""
+    """Whether two `vendor:device[:serial]` may be the same device.
+
+    A serial counts where both have one: one that cannot be read for a moment does not make a device another one.
+    """
     left, right = one.split(":", 2), other.split(":", 2)
     return left[:2] == right[:2] and (len(left) != len(right) or left == right)
 

@@ -72,7 +72,7 @@ def inventory(
     else:
         judge, wanted = is_accelerator(catalogue), set(named)
         devices = [
-            _device(view, catalogue, device)
+            _device(view, catalogue, device, known.get(address))
             for address, device in view.devices.items()
             if address in wanted or judge(device)
         ]
@@ -103,12 +103,15 @@ def bindings(
     )
 
 
-def _device(view: HostView, catalogue: Catalogue, device: PCIDevice) -> InventoryDevice:
+def _device(view: HostView, catalogue: Catalogue, device: PCIDevice, before: InventoryDevice | None) -> InventoryDevice:
     product = product_of(catalogue, device)
+    is_same = before is not None and (before.vendor, before.device) == (device.vendor, device.device)
+    # A serial number that cannot be read now would else change orders that name it.
+    serial = before.serial if before is not None and is_same and device.serial_unknown else device.serial
     facts = {
         "subsystem": device.subsystem,
         "product": product.name if product else None,
-        "serial": device.serial,
+        "serial": serial,
         "driver": device.driver,
         "iommu_group": device.iommu_group,
         "numa_node": device.numa_node,

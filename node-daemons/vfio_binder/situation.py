@@ -9,7 +9,7 @@ from crds.models.modes import Companions, Mode, Passthrough
 from crds.models.node_state import BoundDevice, DesiredDevice, DeviceState, Intent
 from node_host.actions import Outcome
 from node_host.journal import JournalEntry, JournalState
-from node_host.pci import PCIDevice, same_identity
+from node_host.pci import PCIDevice, identity_of, same_identity
 from node_host.reasons import Reason
 from node_host.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
 from node_host.view import HostView, Obstacle
@@ -124,12 +124,12 @@ class Situation:
     def identity_block(self, address: str) -> Block | None:
         """Whether the device is another than the one that the order means."""
         wanted, device = self.entries[address].identity, self.view.devices[address]
+        if same_identity(device.identity, identity_of(wanted.vendor, wanted.device, wanted.serial)):
+            return None
         if (device.vendor, device.device) != (wanted.vendor, wanted.device):
             text = f"ordered for {wanted.vendor}:{wanted.device}, but the device is {device.vendor}:{device.device}"
-        elif wanted.serial is not None and device.serial != wanted.serial:
-            text = f"ordered for serial {wanted.serial}, but the device tells {device.serial or 'none'}"
         else:
-            return None
+            text = f"ordered for serial {wanted.serial}, but the device tells {device.serial}"
         return blocked(Reason.IDENTITY_MISMATCH, text)
 
     def write_block(self, address: str) -> Block | None:

@@ -213,6 +213,41 @@ async def test_a_device_whose_identity_or_place_cannot_be_read_is_one_condition_
     assert condition_of(done.inventory)[0] == "True"
 
 
+@pytest.mark.parametrize("hangs", [False, True], ids=["refused", "hung"])
+async def test_a_serial_number_that_cannot_be_read_for_a_moment_changes_nothing(make: Make, hangs: bool) -> None:
+    serial = "00-1e-ff-12-50-00-00-01"
+    bench = make(host(npu(serial="001eff1250000001"), npu(TWIN, 21)), read_seconds=0.3 if hangs else 5)
+    bench.order(order(serial=serial))
+    before = await bench.run()
+    assert verdict(before) == ("Ready", "Bound")
+    answer = threading.Event()
+
+    class Silent(InProcessHost):
+        def read(self, path: str) -> bytes:
+            if path.endswith(f"{NPU}/config"):
+                if hangs:
+                    answer.wait(20)
+                raise OSError(errno.EIO, "Input/output error", path)
+            return super().read(path)
+
+    whole = bench.host
+    bench.restart(host=Silent(bench.kernel))
+    bench.mark()
+    try:
+        done = await bench.run()
+        assert verdict(done) == ("Ready", "Bound")
+        assert done.inventory.devices == before.inventory.devices
+        assert condition_of(done.inventory, "DevicesReadable")[:2] == ("False", "DevicesUnreadable")
+        assert bench.writes == []
+        bench.order(order(serial=serial, intent="Release"))
+        assert verdict(await bench.run()) == ("Released", "Released")
+        assert bench.driver() == "rebellions"
+    finally:
+        answer.set()
+    bench.restart(host=whole)
+    assert bench.journal().entries == {}
+
+
 async def test_a_member_that_cannot_be_read_keeps_its_group_from_a_vm(make: Make) -> None:
     bench = make(host(npu(), npu("0000:23:00.1", 20)))
     faults = faulty(bench)
