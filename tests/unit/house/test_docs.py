@@ -1,0 +1,41 @@
+"""What the documents say is there: links lead somewhere, make targets exist, every reason is explained."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from crds.models.node_policy import PolicyReason
+
+ROOT = Path(__file__).parents[3]
+
+
+def tracked(pattern: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    )
+    return [ROOT / name for name in listed.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("page", tracked("*.md"), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://|#|mailto:)([^)\s#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_make_targets_of_the_documents_exist() -> None:
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        name
+        for page in tracked("*.md")
+        for block in re.findall(r"`[^`]*`", page.read_text())
+        for name in re.findall(r"\bmake ([a-z][a-z-]+)", block)
+    }
+    assert named
+    assert named <= known
+
+
+def test_every_reason_of_a_policy_is_explained_to_its_reader() -> None:
+    text = (ROOT / "docs/how-to/read-status.md").read_text()
+    assert [reason for reason in PolicyReason if f"`{reason}`" not in text] == []
