@@ -20,7 +20,7 @@ from node_host.bounded_call import BoundedCalls, HungError
 from node_host.bounded_write import BoundedWriter
 from node_host.driver_writes import DriverWrites
 from node_host.host import Host
-from node_host.journal import Journal, JournalError
+from node_host.journal import Journal, JournalChangedError, JournalError, JournalView
 from node_host.locks import LockedError, Locks
 from node_host.observer import Observer
 from node_host.pci import same_identity
@@ -73,20 +73,29 @@ class Executor:
         results = await asyncio.gather(*(one(plan) for plan in plans))
         return [outcome for outcomes in results for outcome in outcomes]
 
-    async def note(self, actions: Sequence[JournalAction]) -> list[Outcome]:
-        """Changes of the journal alone; only failures have an outcome."""
-        failed = []
-        for action in actions:
-            change = (
-                partial(self._journal.drop, action.address)
-                if isinstance(action, Forget)
-                else partial(self._journal.put, action.address, action.entry)
-            )
-            try:
-                await self._calls.run("journal", change)
-            except (JournalError, HungError) as error:
-                failed.append(Outcome(action.address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, str(error)))
-        return failed
+    async def note(self, actions: Sequence[JournalAction], view: HostView, seen: JournalView) -> list[Outcome]:
+        """Changes of the journal alone, planned for ``view`` and the entries ``seen``; only failures have an outcome.
+
+        They are made under the locks of the device: a process that moves it writes the same entry.
+        """
+        outcomes = [await self._note(action, view.locks(action.address), seen) for action in actions]
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _note(self, action: JournalAction, names: Sequence[str], seen: JournalView) -> Outcome | None:
+        address = action.address
+        entry = None if isinstance(action, Forget) else action.entry
+        try:
+            with Locks(self._host, names, owner=self._owner):
+                await self._calls.run("journal", partial(self._journal.exchange, address, seen.get(address), entry))
+        except LockedError as error:
+            return Outcome(address, Result.BLOCKED, Reason.GROUP_LOCKED, str(error))
+        except OSError as error:
+            return Outcome(address, Result.BLOCKED, Reason.GROUP_LOCKED, f"its lock cannot be taken: {error}")
+        except JournalChangedError as error:
+            return Outcome(address, Result.BLOCKED, Reason.CHANGED, str(error))
+        except (JournalError, HungError) as error:
+            return Outcome(address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, str(error))
+        return None
 
     async def _run_group(self, plan: GroupPlan) -> list[Outcome]:
         try:

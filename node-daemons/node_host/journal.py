@@ -2,13 +2,19 @@
 
 Written before the first write to a device and dropped after its return was verified: whatever moment the daemon dies
 at, an entry says at worst that a device may have been changed. Entries of another boot say nothing about drivers now.
+
+Several processes share the file (the daemon, and whoever runs one pass by hand). So a change is made under a flock, to
+what is in the file then.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -52,6 +58,10 @@ class JournalState:
     writable: bool = True
 
 
+class JournalChangedError(JournalError):
+    """Another process has changed the entry since it was read."""
+
+
 class _CorruptError(ValueError):
     pass
 
@@ -61,8 +71,9 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock_path = path.with_suffix(".lock")
         self._lock = threading.Lock()
-        self._entries: dict[str, JournalEntry] | None = None
+        self._is_read = False
 
     def load(self, *, set_aside: bool = True) -> JournalState:
         """Read the file again. One that is not whole is set aside and said to be so, until somebody removes it.
@@ -70,16 +81,17 @@ class Journal:
         A file that cannot be read, or may not be set aside, is left alone: then changes raise JournalError.
         """
         with self._lock:
-            self._entries = None
+            self._is_read = False
             try:
                 try:
-                    self._entries = self._read()
+                    entries = self._read()
                 except _CorruptError as error:
                     if not set_aside:
                         return JournalState(problem=f"{self._path}: {error}", writable=False)
-                    self._set_aside(error)
-                    self._entries = {}
-                return JournalState(MappingProxyType(dict(self._entries)), self._aside())
+                    entries = self._mended()
+                problem = self._aside()
+                self._is_read = True
+                return JournalState(MappingProxyType(entries), problem)
             except OSError as error:
                 return JournalState(problem=f"{self._path}: {error.strerror or error}", writable=False)
 
@@ -91,19 +103,55 @@ class Journal:
         """Forget a device. Raises JournalError when that is not on disk."""
         self._change(lambda entries: entries.pop(address, None))
 
+    def exchange(self, address: str, seen: JournalEntry | None, entry: JournalEntry | None) -> None:
+        """Put ``entry`` (None: nothing) in the place of ``seen``. Raises JournalError, JournalChangedError when another
+        process has put something else there."""
+
+        def change(entries: dict[str, JournalEntry]) -> None:
+            if entries.get(address) != seen:
+                raise JournalChangedError(f"{self._path}: another process has changed the entry of {address}")
+            if entry is None:
+                entries.pop(address, None)
+            else:
+                entries[address] = entry
+
+        self._change(change)
+
     def _change(self, change: Callable[[dict[str, JournalEntry]], object]) -> None:
         with self._lock:
-            if self._entries is None:
+            if not self._is_read:
                 raise JournalError(f"{self._path} was not read, so it is not written")
-            changed = dict(self._entries)
-            change(changed)
-            if changed == self._entries:
-                return
             try:
-                write_durably(self._path, encode(changed))
+                with self._exclusive():
+                    entries = self._read()
+                    changed = dict(entries)
+                    change(changed)
+                    if changed != entries:
+                        write_durably(self._path, encode(changed))
             except OSError as error:
                 raise JournalError(f"{self._path}: {error.strerror or error}") from error
-            self._entries = changed
+            except _CorruptError as error:
+                raise JournalError(f"{self._path}: {error}") from error
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """No other process changes the file meanwhile. The lock is a file of its own: the journal's is replaced."""
+        self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _mended(self) -> dict[str, JournalEntry]:
+        """What is in the file once one that is not whole is out of the way, which another process may have done."""
+        with self._exclusive():
+            try:
+                return self._read()
+            except _CorruptError as error:
+                self._set_aside(error)
+                return {}
 
     def _read(self) -> dict[str, JournalEntry]:
         try:

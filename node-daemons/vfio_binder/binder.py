@@ -129,7 +129,7 @@ class Binder:
         for _ in range(_ROUNDS):
             if look.plan.is_empty or self._stopping():
                 break
-            done = await self._act(look.plan)
+            done = await self._act(look)
             outcomes += done
             look = await self._look(orders)
             if not any(outcome.result is Result.DONE for outcome in done):
@@ -166,8 +166,9 @@ class Binder:
         )
         return _Look(view, journal, made)
 
-    async def _act(self, made: Plan) -> list[Outcome]:
-        outcomes = await self._executor.note(made.notes)
+    async def _act(self, look: _Look) -> list[Outcome]:
+        made = look.plan
+        outcomes = await self._executor.note(made.notes, look.view, look.journal.entries)
         outcomes += await self._executor.run(made.groups)
         now = self._clock()
         self._attempts.record(outcomes, now)
@@ -177,7 +178,8 @@ class Binder:
 
     def _remember(self, orders: Orders, look: _Look) -> None:
         reports = look.plan.reports
-        self._attempts.keep(report.address for report in reports if report.state not in _SETTLED)
+        unsettled = {report.address for report in reports if report.state not in _SETTLED}
+        self._attempts.keep(unsettled | {note.address for note in look.plan.notes})
         self._drift.no_longer_wanted(self._named(orders, look.journal))
         self._drift.seen_in_place(report.address for report in reports if report.reason in _IN_PLACE)
 
@@ -206,13 +208,17 @@ class Binder:
         )
 
     def _showing_failures(self, made: Plan) -> Plan:
-        """A device that is tried again shows why it failed, until it does not: its report must not flicker."""
+        """A device that is tried again shows why it failed, until it does not: its report must not flicker.
+
+        So does one whose journal entry could not be changed: it is not released while it is still remembered.
+        """
         last = self._attempts.last()
+        noted = {note.address for note in made.notes}
         reports = tuple(
             report.model_copy(
                 update={"state": last[report.address].state, "reason": failed.reason, "message": failed.message[:1024]}
             )
-            if report.state is DeviceState.PENDING and (failed := last.get(report.address))
+            if (report.state is DeviceState.PENDING or report.address in noted) and (failed := last.get(report.address))
             else report
             for report in made.reports
         )

@@ -1,13 +1,15 @@
 """The journal: whole or not at all, whatever moment the writer dies at, and never silently empty."""
 
+import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_host.journal import Journal, JournalEntry, JournalError, decode, encode
+from node_host.journal import Journal, JournalChangedError, JournalEntry, JournalError, decode, encode
 
 EXAMPLES = 2000
 CARD, TWIN = "0000:23:00.0", "0000:24:00.0"
@@ -27,6 +29,56 @@ def test_what_was_put_is_there_for_the_next_process_and_what_was_dropped_is_not(
     assert dict(Journal(tmp_path / "binder/journal.json").load().entries) == {TWIN: COMPANION}
     assert (tmp_path / "binder").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "binder/journal.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_another_process_has_put_since_is_kept(tmp_path: Path) -> None:
+    one, other = Journal(tmp_path / "journal.json"), Journal(tmp_path / "journal.json")
+    one.load()
+    other.load()
+    one.put(CARD, ENTRY)
+    other.put(TWIN, COMPANION)
+    one.drop(TWIN)
+    other.put(TWIN, ENTRY)
+    assert dict(one.load().entries) == {CARD: ENTRY, TWIN: ENTRY}
+
+
+def test_an_entry_that_another_process_has_changed_is_not_exchanged(tmp_path: Path) -> None:
+    one, other = Journal(tmp_path / "journal.json"), Journal(tmp_path / "journal.json")
+    one.load()
+    other.load()
+    one.put(CARD, ENTRY)
+    other.put(CARD, COMPANION)
+    for entry in (None, ENTRY):
+        with pytest.raises(JournalChangedError, match=CARD):
+            one.exchange(CARD, ENTRY, entry)
+    assert dict(one.load().entries) == {CARD: COMPANION}
+    one.exchange(CARD, COMPANION, ENTRY)
+    one.exchange(CARD, ENTRY, None)
+    assert dict(one.load().entries) == {}
+
+
+def test_a_change_waits_for_the_process_that_is_at_one(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.json")
+    journal.load()
+    taken = (tmp_path / "journal.lock").open("w")
+    fcntl.flock(taken, fcntl.LOCK_EX)
+    waiting = threading.Thread(target=journal.put, args=(CARD, ENTRY), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    assert not (tmp_path / "journal.json").exists()
+    taken.close()
+    waiting.join(10)
+    assert dict(journal.load().entries) == {CARD: ENTRY}
+
+
+def test_a_journal_that_broke_since_it_was_read_is_not_written_over(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.json")
+    journal.load()
+    (tmp_path / "journal.json").write_bytes(b"broken")
+    with pytest.raises(JournalError, match="not JSON"):
+        journal.put(CARD, ENTRY)
+    assert (tmp_path / "journal.json").read_bytes() == b"broken"
 
 
 def test_a_change_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
@@ -56,7 +108,7 @@ def test_a_writer_that_dies_leaves_the_old_journal_whole(
         with pytest.raises(JournalError, match="No space left"):
             journal.put(TWIN, COMPANION)
     assert dict(Journal(tmp_path / "journal.json").load().entries) == {CARD: ENTRY}
-    assert [path.name for path in tmp_path.iterdir()] == ["journal.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.json", "journal.lock"]
     journal.put(TWIN, COMPANION)
     assert len(Journal(tmp_path / "journal.json").load().entries) == 2
 

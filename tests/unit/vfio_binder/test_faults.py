@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from node_host.bounded_write import BoundedWriter
+from node_host.journal import JOURNAL, Journal
 from node_host.locks import Locks
 from node_host.pci import DEVICES, DRIVERS, DRIVERS_PROBE
 from tests.builders.binder import NPU, TWIN, Bench, audio, condition_of, graphics, host, npu, order, report_of, verdict
@@ -176,6 +178,36 @@ async def test_a_group_that_a_dead_binder_s_stuck_write_still_holds_is_locked_fo
     await until(lambda: bench.driver() is None)
     bench.clock.advance(10)
     assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_an_entry_is_forgotten_only_under_the_lock_of_its_group(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.order(order())
+    await bench.run()
+    bench.order(order(intent="Release", on_release="Leave"))
+    with Locks(bench.host, ["group-20"], owner="another"):
+        done = await bench.run()
+    assert verdict(done) == ("Blocked", "GroupLocked")
+    assert "group-20 is locked by another" in report_of(done).message
+    assert bench.journal().entries.keys() == {NPU}
+    assert verdict(await bench.run()) == ("Released", "Released")
+    assert bench.journal().entries == {}
+
+
+async def test_an_entry_that_another_process_wrote_since_the_plan_is_not_forgotten(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.order(order())
+    await bench.run()
+    other = Journal(bench.host.local(JOURNAL))
+    theirs = replace(other.load().entries[NPU], former_driver="theirs")
+    bench.order(order(intent="Release", on_release="Leave"))
+
+    async def another_process(_: object) -> None:
+        other.put(NPU, theirs)
+
+    done = await bench.binder.run(bench.orders, progress=another_process)
+    assert [outcome.reason for outcome in done.outcomes] == ["Changed"]
+    assert bench.journal().entries == {NPU: theirs}
 
 
 async def test_a_device_that_is_pulled_out_while_it_is_bound_is_missing_and_not_remembered(make: Make) -> None:
