@@ -173,9 +173,10 @@ def test_cache_changes_no_plan() -> None:
         def check(fleet: PaperFleet, first: list[Object], second: list[Object]) -> None:
             examples.one()
             cache = Cache()
-            for wanted in (first, second, second):
+            for turn, wanted in enumerate((first, second, second)):
                 commit(fleet, wanted)
-                world: World = fleet.world()
+                silent = {"n0": frozenset({"npufleet-vfio-binder"})} if turn == 1 else {}
+                world: World = fleet.world(silent=silent)
                 made = plan(world, fleet.now, cache)
                 assert content(made) == content(plan(world, fleet.now))
                 fleet.write(made)

@@ -356,6 +356,16 @@ def test_paused_policy_holds_what_it_has_and_nobody_takes_over() -> None:
     assert fleet.cards["node-0"][A].bound
 
 
+def test_device_that_a_paused_policy_claims_and_does_not_have_is_a_conflict_for_those_below() -> None:
+    fleet = fleet_of()
+    fleet.add_policy(node_policy("p", priority=200, state="Paused"))
+    fleet.add_policy(node_policy("low", mode="Container"))
+    fleet.settle()
+    assert fleet.orders("node-0") == {}
+    assert fleet.conditions("low")["Conflicted"] == ("True", "LostDevices")
+    assert fleet.conditions("p")["Conflicted"] == ("True", "WonDevices")
+
+
 def test_paused_policy_is_outranked_as_usual() -> None:
     fleet = fleet_of()
     fleet.add_policy(node_policy("p"))
@@ -464,6 +474,25 @@ def test_confirmed_removal_gives_everything_back(answer: str) -> None:
                 break
     assert all(not fleet.orders(name) for name in fleet.nodes)
     assert not any(card.bound for cards in fleet.cards.values() for card in cards.values())
+
+
+def test_confirmation_holds_while_the_set_that_it_names_shrinks() -> None:
+    fleet = PaperFleet()
+    for number in range(4):
+        for twin in range(1 if number == 0 else 2):
+            fleet.add_node(f"node-{number}-{twin}", 1, labels={"pool": str(number)})
+        fleet.add_policy(node_policy(f"p{number}", nodes={"pool": str(number)}))
+    fleet.settle()
+    identity = removal_id(fleet.policies)
+    fleet.policies.clear()
+    fleet.world_extra = {"confirmation": identity}
+    made = fleet.plan()
+    fleet.write(made)
+    # p0 names no order that is not a release any more, so the other three alone would be held under another id.
+    assert fleet.plan().hold.id
+    again = fleet.plan(confirmed=made.hold.confirmed)
+    assert not again.hold.id
+    assert not again.hold.held
 
 
 def test_wrong_id_confirms_nothing() -> None:

@@ -1,0 +1,182 @@
+"""One write at a time, against an API server whose watch tells nothing: only answers and fresh reads count here."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from controllers.node_policy.figures import Figures
+from controllers.node_policy.plan import Plan, PolicyView, StateView, World, plan, read_node, read_policy, read_state
+from controllers.node_policy.writer import Posted, Writer
+from runtime.api import Unreachable
+from runtime.event_recorder import EventRecorder
+from runtime.list_watch import list_into
+from runtime.metrics import Metrics
+from runtime.resources import NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.store import Store
+from runtime.work_queue import Retry
+from tests.builders.fake_api import FakeApi
+from tests.builders.node_policy_stage import Stage
+from tests.builders.objects import node_policy
+from tests.builders.paper_binder import address
+from tests.builders.paper_fleet import START
+
+A = address(0)
+
+
+class Desk:
+    """A writer with stores that are filled once and then only by what the writer itself learns."""
+
+    def __init__(self, stage: Stage, writer: Writer, states: Store[StateView], policies: Store[PolicyView]) -> None:
+        self.stage, self.writer, self.states, self.policies = stage, writer, states, policies
+        self.replans = 0
+        self.leads = True
+
+    def plan(self) -> Plan:
+        nodes = {item["metadata"]["name"]: read_node(item) for item in self.stage.server.objects.items(NODES)}
+        policies = {key.name: record for key, record in self.policies.items()}
+        states = {key.name: record for key, record in self.states.items()}
+        return plan(World(policies, nodes, states, in_flight=self.writer.in_flight), START)
+
+    def post(self) -> Posted:
+        policies = {key.name: record for key, record in self.policies.items()}
+        states = {key.name: record for key, record in self.states.items()}
+        return self.writer.post(self.plan(), policies, states)
+
+
+@asynccontextmanager
+async def desk(nodes: int = 2) -> AsyncIterator[Desk]:
+    async with FakeApi() as server, server.client("npufleet-node-policy") as api:
+        stage = Stage(server)
+        for number in range(nodes):
+            stage.add_node(f"n{number}", 1)
+            name = f"n{number}"
+            spec = {"revision": "", "nodeUID": f"uid-{name}"}
+            server.objects.create(NPU_NODE_STATES, {"metadata": {"name": name}, "spec": spec})
+            stage.answer(name)
+        stage.apply(node_policy("p"))
+        states, policies = Store(read_state), Store(read_policy)
+        await list_into(api, NPU_NODE_STATES, states)
+        await list_into(api, NPU_NODE_POLICIES, policies)
+        metrics = Metrics("test")
+
+        def replan() -> None:
+            found.replans += 1
+
+        writer = Writer(
+            api,
+            states,
+            policies,
+            EventRecorder(api, component="test", instance="test"),
+            Figures(metrics, lambda: 0.0),
+            field_manager="npufleet-node-policy",
+            may_write=lambda: found.leads,
+            node_exists=lambda name: server.objects.find(NODES, name) is not None,
+            replan=replan,
+        )
+        found = Desk(stage, writer, states, policies)
+        yield found
+
+
+async def test_answer_that_is_lost_uses_up_the_limit_until_the_object_was_read() -> None:
+    async with desk() as found:
+        server = found.stage.server
+        assert "n0" in found.post().nodes
+        server.fail("PATCH", NPU_NODE_STATES, drop=True, after=True, times=1)
+        with pytest.raises(Unreachable):
+            await found.writer.write_node("n0")
+        assert found.writer.in_flight == {"n0": frozenset({"p"})}
+        assert found.states.get("n0") is not None
+        assert not any(found.plan().specs.values()), "the other node must wait, though nothing is known to have changed"
+        fault = server.fail("GET", NPU_NODE_STATES, code=503)
+        with pytest.raises(Unreachable):
+            await found.writer.write_node("n0")
+        assert found.writer.in_flight
+        server.heal(fault)
+        await found.writer.write_node("n0")
+        assert found.writer.in_flight == {}
+        state = found.states.get("n0")
+        assert state is not None
+        assert [order.address for order in state.orders.devices] == [A]
+        assert found.replans >= 1
+        assert len([r for r in server.calls("PATCH", NPU_NODE_STATES) if not r.subresource]) == 1
+
+
+async def test_change_that_was_not_sent_yet_can_be_taken_back() -> None:
+    async with desk() as found:
+        found.post()
+        found.writer.withdraw_changes()
+        await found.writer.write_node("n0")
+        assert found.stage.server.writes() == []
+
+
+async def test_one_that_does_not_lead_writes_nothing() -> None:
+    async with desk() as found:
+        posted = found.post()
+        found.leads = False
+        for name in posted.nodes:
+            with pytest.raises(Retry):
+                await found.writer.write_node(name)
+        for name in posted.policies:
+            with pytest.raises(Retry):
+                await found.writer.write_policy(name)
+        assert found.stage.server.writes() == []
+
+
+async def test_status_never_goes_to_another_policy_of_the_same_name() -> None:
+    async with desk() as found:
+        server = found.stage.server
+        assert found.post().policies == ["p"]
+        server.objects.delete(NPU_NODE_POLICIES, "p")
+        found.stage.apply(node_policy("p", mode="Container"))
+        await found.writer.write_policy("p")
+        assert found.stage.status("p") == {}
+        assert found.replans == 1
+        entry = found.policies.entry("p")
+        assert entry is not None
+        assert entry.uid == server.objects.get(NPU_NODE_POLICIES, "p")["metadata"]["uid"]
+
+
+async def test_orders_made_from_an_older_state_are_not_sent() -> None:
+    async with desk() as found:
+        server = found.stage.server
+        found.post()
+        found.stage.cards["n0"][A].users = ["training"]
+        found.stage.answer("n0")
+        await found.writer.write_node("n0")
+        [attempt] = [r for r in server.calls("PATCH", NPU_NODE_STATES) if not r.subresource]
+        assert attempt.body["metadata"]["resourceVersion"]
+        assert found.stage.orders("n0") == {}, "the compare-and-swap lost"
+        assert found.writer.in_flight == {}
+        state = found.states.get("n0")
+        assert state is not None and state.inventory is not None
+        assert state.inventory.devices[0].users == ("training",)
+
+
+async def test_orders_for_a_state_that_was_deleted_do_not_bring_it_back() -> None:
+    async with desk() as found:
+        server = found.stage.server
+        found.post()
+        server.objects.delete(NPU_NODE_STATES, "n0")
+        await found.writer.write_node("n0")
+        assert server.objects.find(NPU_NODE_STATES, "n0") is None
+        assert found.writer.in_flight == {}
+
+
+async def test_node_that_came_back_at_the_last_moment_keeps_its_state() -> None:
+    async with desk(1) as found:
+        server = found.stage.server
+        node = server.objects.get(NODES, "n0")
+        server.objects.delete(NODES, "n0")
+        found.writer.post(found.plan(), {"p": read_policy(server.objects.get(NPU_NODE_POLICIES, "p"))}, records(found))
+        await found.writer.write_node("n0")
+        made = plan(World({}, {}, records(found), grace_seconds=0), START)
+        assert set(made.deletions) == {"n0"}
+        found.writer.post(made, {}, records(found))
+        server.objects.create(NODES, {"metadata": {"name": "n0"}, "status": node["status"]})
+        await found.writer.write_node("n0")
+        assert server.objects.find(NPU_NODE_STATES, "n0") is not None
+
+
+def records(found: Desk) -> dict[str, StateView]:
+    return {key.name: record for key, record in found.states.items()}
