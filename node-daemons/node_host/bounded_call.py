@@ -36,7 +36,7 @@ class BoundedCalls:
 
         def settle(result: T | None, error: BaseException | None) -> None:
             self._hung.discard(key)
-            if done.cancelled() or done.done():
+            if done.done():
                 return
             if error is not None:
                 done.set_exception(error)
@@ -55,11 +55,14 @@ class BoundedCalls:
 
         threading.Thread(target=work, name=key, daemon=True).start()
         try:
-            async with asyncio.timeout(self._deadline):
-                return await done
-        except TimeoutError:
+            # Not asyncio.timeout: it may report the deadline of a call that has answered in the same turn of the loop.
+            await asyncio.wait({done}, timeout=self._deadline)
+            if done.done():
+                return done.result()
             self._hung.add(key)
-            raise self._error(key) from None
+            raise self._error(key)
+        finally:
+            done.cancel()
 
     def _error(self, key: str) -> HungError:
         # The same words every time: they stand in a status.

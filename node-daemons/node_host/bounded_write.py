@@ -78,15 +78,15 @@ class BoundedWriter:
                     loop.call_soon_threadsafe(settle, result)
 
         threading.Thread(target=run, name=f"write {path}", daemon=True).start()
-        try:
-            async with asyncio.timeout(self._deadline):
-                failed = await asyncio.shield(done)
-        except TimeoutError:
+        # Not asyncio.timeout: it may report the deadline of a write that has ended in the same turn of the loop.
+        await asyncio.wait({done}, timeout=self._deadline)
+        if not done.done():
             left_behind = True
             text = f"writing {data.decode('ascii', 'replace').strip()!r} to {path} has not come back"
             self._stuck.update(dict.fromkeys(locks.names, text))
             self._on_result("Stuck")
-            raise WriteStuckError(f"{text} after {self._deadline:g} s") from None
+            raise WriteStuckError(f"{text} after {self._deadline:g} s")
+        failed = done.result()
         self._on_result("ok" if failed is None else errno.errorcode.get(failed.errno or 0, "EIO"))
         if failed is not None:
             raise failed

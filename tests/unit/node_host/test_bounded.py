@@ -3,13 +3,14 @@
 import asyncio
 import errno
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.bounded_write import BoundedWriter, WriteStuckError
-from node_host.host import open_host
+from node_host.host import KernelFiles, open_host
 from node_host.locks import LockedError, Locks
 from node_host.pci import DEVICES, DRIVERS
 from simulated_node.kernel import SimulatedKernel
@@ -118,3 +119,51 @@ async def test_a_waiter_that_is_cancelled_leaves_the_write_to_the_kernel(tmp_pat
             pass
         block.release()
         await until(lambda: made.read(OVERRIDE) == b"none\n")
+
+
+def answers_at_the_deadline(answer: threading.Event, thread: str, seconds: float) -> None:
+    """Answers in the very turn of the loop in which the deadline passes: first the answer is queued, then it is late."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+
+    def busy() -> None:
+        asked = next(one for one in threading.enumerate() if one.name == thread)
+        answer.set()
+        asked.join(20)
+        while loop.time() <= deadline + loop_resolution:
+            pass
+
+    loop_resolution = 2 * time.get_clock_info("monotonic").resolution + 0.01
+    loop.call_soon(busy)
+
+
+async def test_a_call_that_answers_at_the_deadline_is_not_taken_for_one_that_hangs() -> None:
+    calls = BoundedCalls(deadline_seconds=1)
+    answer = threading.Event()
+    asked = asyncio.create_task(calls.run("x", lambda: answer.wait(20)))
+    await until(lambda: any(one.name == "x" for one in threading.enumerate()))
+    answers_at_the_deadline(answer, "x", 1)
+    assert await asked
+    assert not calls._hung
+    assert await calls.run("x", lambda: 2) == 2
+
+
+async def test_a_write_that_ends_at_the_deadline_is_not_taken_for_one_that_is_stuck(tmp_path: Path) -> None:
+    answer = threading.Event()
+
+    class Slow(KernelFiles):
+        def write_command(self, path: str, data: bytes) -> list[str] | None:
+            return None
+
+        def write(self, path: str, data: bytes) -> None:
+            assert answer.wait(20)
+
+    made = Slow(tmp_path)
+    results: list[str] = []
+    writer = BoundedWriter(made, deadline_seconds=1, on_result=results.append)
+    with Locks(made, ["group-20"], owner="test") as locks:
+        written = asyncio.create_task(writer.write(OVERRIDE, b"none\n", locks))
+        await until(lambda: any(one.name == f"write {OVERRIDE}" for one in threading.enumerate()))
+        answers_at_the_deadline(answer, f"write {OVERRIDE}", 1)
+        await written
+    assert (results, writer.stuck) == (["ok"], {})
