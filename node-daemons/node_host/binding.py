@@ -6,7 +6,7 @@ reports proves nothing: the driver link is read again. A bind that fails after i
 
 import asyncio
 import errno
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -39,14 +39,24 @@ class DeviceMover:
     """Moves devices of one group whose locks the caller holds; the caller has also checked that each may be moved."""
 
     def __init__(
-        self, host: Host, calls: BoundedCalls, journal: Journal, writes: DriverWrites, loading: asyncio.Lock
+        self,
+        host: Host,
+        calls: BoundedCalls,
+        journal: Journal,
+        writes: DriverWrites,
+        loading: asyncio.Lock,
+        users: Callable[[str], Awaitable[str | None]],
     ) -> None:
-        """``loading`` is held while a module is loaded, so that groups do not load the same one side by side."""
+        """``loading`` is held while a module is loaded, so that groups do not load the same one side by side.
+
+        ``users`` looks who uses a device now, in words; None when nobody does.
+        """
         self._host = host
         self._calls = calls
         self._journal = journal
         self._writes = writes
         self._loading = loading
+        self._users = users
         self._bound: dict[str, JournalEntry] = {}
 
     async def bind(self, action: Bind, device: PCIDevice) -> Outcome:
@@ -148,7 +158,12 @@ class DeviceMover:
             await _step(f"bind to {former}", self._writes.bind(address, former))
 
     async def _rolled_back(self, address: str, entry: JournalEntry, reason: Reason, why: str) -> Outcome:
+        """Back as it was; but what somebody has opened since it was bound is left to him, and remembered."""
         try:
+            users = await self._users(address)
+            if users is not None:
+                text = f"{why}; not rolled back to {entry.former_driver or 'no driver'}, because it is {users}"
+                return Outcome(address, Result.FAILED, reason, text)
             now = await self._to_former(address, entry)
             await self._calls.run("journal", partial(self._journal.drop, address))
         except DeviceGoneError:

@@ -114,7 +114,8 @@ class Executor:
 
     async def _run_locked(self, plan: GroupPlan, locks: Locks) -> list[Outcome]:
         writes = DriverWrites(self._host, self._calls, self._writer, locks)
-        mover = DeviceMover(self._host, self._calls, self._journal, writes, self._loading)
+        users = partial(self._users, plan)
+        mover = DeviceMover(self._host, self._calls, self._journal, writes, self._loading, users)
         outcomes: dict[str, Outcome] = {}
         for action in plan.actions:
             if isinstance(action, Return) and not self._stopping():
@@ -123,6 +124,14 @@ class Executor:
         if binds and not self._stopping():
             outcomes |= await self._bind_all(mover, plan, binds)
         return list(outcomes.values())
+
+    async def _users(self, plan: GroupPlan, address: str) -> str | None:
+        """Who uses a device of the group now. Raises HungError when not even the boot can be read."""
+        try:
+            view = await self._observer.again(plan.members)
+        except BootUnknownError as error:
+            return f"not known whether it is in use: {error}"
+        return view.in_use(address)
 
     async def _give_back(self, mover: DeviceMover, plan: GroupPlan, action: Return) -> Outcome:
         view = await self._observer.again(plan.members)

@@ -87,12 +87,15 @@ class HostView:
         published = self.published.obstacle(address)
         if published is not None:
             return Obstacle(Reason.PUBLISHED, published)
+        used = self.in_use(address)
+        return None if used is None else Obstacle(Reason.IN_USE, used)
+
+    def in_use(self, address: str) -> str | None:
+        """`in use by …`, or None. A device that is not there is used by nobody, one that was not looked at may be."""
         if address not in self.users:
-            return Obstacle(Reason.IN_USE, _NOT_LOOKED_AT)
+            return None if self.is_gone(address) else _NOT_LOOKED_AT
         users = self.users[address]
-        if users:
-            return Obstacle(Reason.IN_USE, f"in use by {in_use_text(users)}")
-        return None
+        return f"in use by {in_use_text(users)}" if users else None
 
 
 def _veto_reason(vetoes: tuple[Veto, ...]) -> Reason:

@@ -122,7 +122,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_write_to_the_kernel(tmp_pat
 
 
 def answers_at_the_deadline(answer: threading.Event, thread: str, seconds: float) -> None:
-    """Answers in the very turn of the loop in which the deadline passes: first the answer is queued, then it is late."""
+    """Answers in the very turn of the loop in which the deadline passes: the answer is queued first."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
 

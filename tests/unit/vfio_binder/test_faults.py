@@ -140,6 +140,52 @@ async def test_a_rollback_that_fails_too_keeps_the_journal_and_is_put_right_late
     assert bench.driver() == "rebellions"
 
 
+async def test_a_companion_that_a_vm_opened_before_the_rest_of_the_group_failed_is_left_to_it(make: Make) -> None:
+    bench = make(host(graphics(), audio()))
+    bench.order(order(CARD, vendor="10de", device="26b1", companions="Bind"))
+    bench.kernel.fail_next(f"probe:*:{CARD}", "EIO", times=9)
+
+    class VMOpens(BoundedWriter):
+        """A VM opens the group as soon as the card is off its driver."""
+
+        async def write(self, path: str, data: bytes, locks: Locks) -> None:
+            await super().write(path, data, locks)
+            if path.endswith("nvidia/unbind"):
+                bench.kernel.open_device("/dev/vfio/24", comm="qemu", pid=4711)
+
+    bench.restart(writer=VMOpens(bench.host))
+    done = await bench.run()
+    texts = {outcome.address: outcome.message for outcome in done.outcomes}
+    for address, former in ((CARD, "nvidia"), (AUDIO, "snd_hda_intel")):
+        says = f"not rolled back to {former}, because it is in use by qemu (pid 4711 has /dev/vfio/24 open)"
+        assert says in texts[address]
+        assert bench.journal().entries[address].former_driver == former
+    assert (bench.driver(CARD), bench.driver(AUDIO)) == (None, "vfio-pci")
+    assert bench.sysfs_writes[-1] == ("vfio-pci/bind", CARD)
+
+
+async def test_a_device_that_a_vm_opened_before_its_bind_was_found_wanting_is_left_to_it(make: Make) -> None:
+    bench = make(host(npu(), kernel={"vfioNodes": "Group"}))
+    bench.order(order(iommu="IOMMUFD"))
+
+    class VMOpens(BoundedWriter):
+        async def write(self, path: str, data: bytes, locks: Locks) -> None:
+            await super().write(path, data, locks)
+            if path == DRIVERS_PROBE:
+                bench.kernel.open_device("/dev/vfio/20", comm="qemu", pid=4711)
+
+    bench.restart(writer=VMOpens(bench.host))
+    done = await bench.run()
+    assert [str(outcome.reason) for outcome in done.outcomes] == ["VerifyFailed"]
+    assert "not rolled back to rebellions, because it is in use by qemu" in done.outcomes[0].message
+    assert (bench.driver(), bench.journal().entries[NPU].former_driver) == ("vfio-pci", "rebellions")
+    bench.kernel.close_device("/dev/vfio/20", pid=4711)
+    bench.restart()
+    bench.order(order(intent="Release"))
+    assert verdict(await bench.run()) == ("Released", "Released")
+    assert bench.driver() == "rebellions"
+
+
 async def test_a_stuck_unbind_marks_its_group_alone_and_is_picked_up_when_it_ends(make: Make) -> None:
     bench = make(host(npu(), npu(TWIN, 21)), deadline_seconds=0.3)
     bench.move(TWIN, None)
