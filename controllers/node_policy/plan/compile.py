@@ -5,7 +5,7 @@ but turned into a release, which stays until the host confirms it: absence is no
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controllers.node_policy.plan.decide import Decision, Decisions, Remark, decide
@@ -81,7 +81,8 @@ def compile_node(
     if problem or inventory is None:
         return Compiled(problem, state.orders, Decisions())
     bindings = _current_bindings(node, state)
-    decisions = decide(node, inventory.devices, policies, held, present, bindings)
+    devices = [_with_known_serial(device, present) for device in inventory.devices]
+    decisions = decide(node, devices, policies, held, present, bindings)
     target = dict(decisions.frozen)
     for address, decision in decisions.decided.items():
         if decision.shape.mode is not Mode.UNMANAGED:
@@ -172,6 +173,16 @@ def _order(decision: Decision) -> Order:
 
 def _identity(device: DeviceView) -> Identity:
     return Identity(device.vendor, device.device, device.serial)
+
+
+def _with_known_serial(device: DeviceView, present: Mapping[str, Order]) -> DeviceView:
+    """A device that does not tell its serial number now (it resets, say) is still the one that was ordered there."""
+    order = present.get(device.address)
+    if device.serial is not None or order is None or order.identity.serial is None:
+        return device
+    if (order.identity.vendor, order.identity.device) != (device.vendor, device.device):
+        return device
+    return replace(device, serial=order.identity.serial)
 
 
 def _current_bindings(node: NodeView, state: StateView) -> Mapping[str, DeviceReportView]:
