@@ -8,8 +8,8 @@ own outcome; the others go on.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Final
 
@@ -84,46 +84,46 @@ class Executor:
     async def _note(self, action: JournalAction, names: Sequence[str], seen: JournalView) -> Outcome | None:
         address = action.address
         entry = None if isinstance(action, Forget) else action.entry
-        try:
-            with Locks(self._host, names, owner=self._owner):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(Locks(self._host, names, owner=self._owner))
+            except (LockedError, OSError) as error:
+                return Outcome(address, Result.BLOCKED, Reason.GROUP_LOCKED, _not_locked(error))
+            try:
                 await self._calls.run("journal", partial(self._journal.exchange, address, seen.get(address), entry))
-        except LockedError as error:
-            return Outcome(address, Result.BLOCKED, Reason.GROUP_LOCKED, str(error))
-        except OSError as error:
-            return Outcome(address, Result.BLOCKED, Reason.GROUP_LOCKED, f"its lock cannot be taken: {error}")
-        except JournalChangedError as error:
-            return Outcome(address, Result.BLOCKED, Reason.CHANGED, str(error))
-        except (JournalError, HungError) as error:
-            return Outcome(address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, str(error))
+            except JournalChangedError as error:
+                return Outcome(address, Result.BLOCKED, Reason.CHANGED, str(error))
+            except (JournalError, HungError) as error:
+                return Outcome(address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, str(error))
         return None
 
     async def _run_group(self, plan: GroupPlan) -> list[Outcome]:
-        try:
-            with Locks(self._host, plan.locks, owner=self._owner) as locks:
-                return await self._run_locked(plan, locks)
-        except LockedError as error:
-            return _all(plan, Result.BLOCKED, Reason.GROUP_LOCKED, str(error))
-        except OSError as error:
-            return _all(plan, Result.BLOCKED, Reason.GROUP_LOCKED, f"its lock cannot be taken: {error}")
-        except (BootUnknownError, HungError) as error:
-            return _all(plan, Result.BLOCKED, Reason.DEVICE_UNREADABLE, str(error))
-        except Exception as error:
-            # A fault of this program in one group: said aloud, and the other groups go on.
-            _log.exception("Acting on %s failed", plan.key)
-            return _all(plan, Result.FAILED, Reason.BIND_FAILED, f"{type(error).__name__}: {error}")
+        outcomes: dict[str, Outcome] = {}
+        with ExitStack() as stack:
+            try:
+                locks = stack.enter_context(Locks(self._host, plan.locks, owner=self._owner))
+            except (LockedError, OSError) as error:
+                text = _not_locked(error)
+                return [Outcome(act.address, Result.BLOCKED, Reason.GROUP_LOCKED, text) for act in plan.actions]
+            try:
+                await self._run_locked(plan, locks, outcomes)
+            except Exception as error:
+                for action in plan.actions:
+                    if action.address not in outcomes:
+                        outcomes[action.address] = _of_error(action.address, error)
+        return list(outcomes.values())
 
-    async def _run_locked(self, plan: GroupPlan, locks: Locks) -> list[Outcome]:
+    async def _run_locked(self, plan: GroupPlan, locks: Locks, outcomes: dict[str, Outcome]) -> None:
+        """Outcomes are told as they come, so that a fault later on does not take them away."""
         writes = DriverWrites(self._host, self._calls, self._writer, locks)
         users = partial(self._users, plan)
         mover = DeviceMover(self._host, self._calls, self._journal, writes, self._loading, users)
-        outcomes: dict[str, Outcome] = {}
         for action in plan.actions:
             if isinstance(action, Return) and not self._stopping():
-                outcomes[action.address] = await self._give_back(mover, plan, action)
+                outcomes[action.address] = await _guarded(action.address, self._give_back(mover, plan, action))
         binds = [action for action in plan.actions if isinstance(action, Bind)]
         if binds and not self._stopping():
-            outcomes |= await self._bind_all(mover, plan, binds)
-        return list(outcomes.values())
+            await self._bind_all(mover, plan, binds, outcomes)
 
     async def _users(self, plan: GroupPlan, address: str) -> str | None:
         """Who uses a device of the group now. Raises HungError when not even the boot can be read."""
@@ -137,28 +137,53 @@ class Executor:
         view = await self._observer.again(plan.members)
         return refusal(view, plan, action) or await mover.give_back(action)
 
-    async def _bind_all(self, mover: DeviceMover, plan: GroupPlan, binds: list[Bind]) -> dict[str, Outcome]:
+    async def _bind_all(
+        self, mover: DeviceMover, plan: GroupPlan, binds: list[Bind], outcomes: dict[str, Outcome]
+    ) -> None:
         """All or none: nothing is written while one may not be moved; what was bound is taken back when one fails."""
         view = await self._observer.again(plan.members)
         refusals = {action.address: refused for action in binds if (refused := refusal(view, plan, action))}
         if refusals:
-            return _withheld(binds, refusals)
-        outcomes: dict[str, Outcome] = {}
+            outcomes |= _withheld(binds, refusals)
+            return
         for number, action in enumerate(binds):
-            if number:
-                view = await self._observer.again(plan.members)
-            outcome = refusal(view, plan, action) or await mover.bind(action, view.devices[action.address])
+            outcome = await _guarded(action.address, self._bind(mover, plan, action, None if number else view))
             outcomes[action.address] = outcome
             if outcome.result is not Result.DONE:
                 if outcome.reason is not Reason.WRITE_STUCK:
-                    outcomes |= await self._undo(mover, binds[:number], outcome)
+                    await self._undo(mover, binds[:number], outcome, outcomes)
                     outcomes |= _withheld(binds[number + 1 :], {outcome.address: outcome})
                 break
-        return outcomes
 
-    async def _undo(self, mover: DeviceMover, done: list[Bind], cause: Outcome) -> dict[str, Outcome]:
+    async def _bind(self, mover: DeviceMover, plan: GroupPlan, action: Bind, view: HostView | None) -> Outcome:
+        view = view or await self._observer.again(plan.members)
+        return refusal(view, plan, action) or await mover.bind(action, view.devices[action.address])
+
+    async def _undo(self, mover: DeviceMover, done: list[Bind], cause: Outcome, outcomes: dict[str, Outcome]) -> None:
         why = f"{cause.address} of the same IOMMU group: {cause.message}"
-        return {action.address: await mover.undo(action, why) for action in reversed(done)}
+        for action in reversed(done):
+            outcomes[action.address] = await _guarded(action.address, mover.undo(action, why))
+
+
+async def _guarded(address: str, work: Awaitable[Outcome]) -> Outcome:
+    """A fault with one device is its own outcome."""
+    try:
+        return await work
+    except Exception as error:
+        return _of_error(address, error)
+
+
+def _of_error(address: str, error: Exception) -> Outcome:
+    """What cannot be read keeps a device as it is; anything else is a fault of this program, said aloud."""
+    if isinstance(error, (BootUnknownError, HungError)):
+        return Outcome(address, Result.BLOCKED, Reason.DEVICE_UNREADABLE, str(error))
+    _log.error("Acting on %s failed", address, exc_info=error)
+    text = f"a fault of npufleet ({type(error).__name__}: {error}); how far it came is not known, the log says more"
+    return Outcome(address, Result.FAILED, Reason.INTERNAL_ERROR, text)
+
+
+def _not_locked(error: LockedError | OSError) -> str:
+    return str(error) if isinstance(error, LockedError) else f"its lock cannot be taken: {error}"
 
 
 def refusal(view: HostView, plan: GroupPlan, action: Action) -> Outcome | None:
@@ -189,7 +214,3 @@ def _withheld(binds: list[Bind], causes: dict[str, Outcome]) -> dict[str, Outcom
         action.address: causes.get(action.address) or Outcome(action.address, first.result, first.reason, text)
         for action in binds
     }
-
-
-def _all(plan: GroupPlan, result: Result, reason: Reason, message: str) -> list[Outcome]:
-    return [Outcome(action.address, result, reason, message) for action in plan.actions]

@@ -46,3 +46,4 @@ class Reason(StrEnum):
     BIND_FAILED = "BindFailed"
     RESTORE_FAILED = "RestoreFailed"
     VERIFY_FAILED = "VerifyFailed"
+    INTERNAL_ERROR = "InternalError"

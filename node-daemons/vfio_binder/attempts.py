@@ -21,6 +21,7 @@ _REMEMBERED: Final = frozenset(
         Reason.BIND_FAILED,
         Reason.RESTORE_FAILED,
         Reason.VERIFY_FAILED,
+        Reason.INTERNAL_ERROR,
         Reason.GROUP_LOCKED,
         Reason.MODULE_MISSING,
         Reason.DRIVER_MISSING,

@@ -216,10 +216,10 @@ class Bench:
         return found
 
     def driver(self, address: str = NPU) -> str | None:
-        host = self.kernel.host()
-        if not host.exists(f"{DEVICES}/{address}/driver"):
+        try:
+            return self.kernel.host().read_link(f"{DEVICES}/{address}/driver").rpartition("/")[2]
+        except FileNotFoundError:
             return None
-        return host.read_link(f"{DEVICES}/{address}/driver").rpartition("/")[2]
 
     def override(self, address: str = NPU) -> str:
         return self.kernel.host().read(f"{DEVICES}/{address}/driver_override").decode().strip()

@@ -1,7 +1,8 @@
 """What goes wrong while a device is changed costs that device, and is put right by the next pass."""
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from node_host.bounded_write import BoundedWriter
 from node_host.journal import JOURNAL, Journal
 from node_host.locks import Locks
 from node_host.pci import DEVICES, DRIVERS, DRIVERS_PROBE
+from node_host.view import HostView
 from tests.builders.binder import NPU, TWIN, Bench, audio, condition_of, graphics, host, npu, order, report_of, verdict
 from tests.builders.waiting import until
 
@@ -224,6 +226,49 @@ async def test_a_group_that_a_dead_binder_s_stuck_write_still_holds_is_locked_fo
     await until(lambda: bench.driver() is None)
     bench.clock.advance(10)
     assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_a_fault_of_the_program_is_its_own_reason_and_the_rest_of_the_group_is_taken_back(make: Make) -> None:
+    bench = make(host(graphics(), audio(), npu()))
+    bench.order(order(CARD, vendor="10de", device="26b1", companions="Bind"), order())
+
+    class Faulty(BoundedWriter):
+        async def write(self, path: str, data: bytes, locks: Locks) -> None:
+            if path.endswith("nvidia/unbind"):
+                raise RuntimeError("an oversight")
+            await super().write(path, data, locks)
+
+    bench.restart(writer=Faulty(bench.host))
+    done = await bench.run()
+    assert verdict(done) == ("Ready", "Bound")
+    assert verdict(done, CARD) == ("Failed", "InternalError")
+    assert "RuntimeError: an oversight" in report_of(done, CARD).message
+    assert bench.driver(AUDIO) == "snd_hda_intel"
+    assert bench.journal().entries.keys() == {NPU, CARD}
+    bench.restart()
+    assert verdict(await bench.run(), CARD) == ("Ready", "Bound")
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyError("0000:23:00.0")])
+async def test_what_was_reached_before_a_fault_is_told_and_no_fault_is_called_a_lock(
+    make: Make, error: Exception
+) -> None:
+    bench = make(host(graphics(), audio()))
+    bench.order(order(CARD, vendor="10de", device="26b1", companions="Bind"))
+    await bench.run()
+    observer = bench.binder._executor._observer
+    again, looks = observer.again, itertools.count()
+
+    async def fails_later(addresses: Collection[str]) -> HostView:
+        if next(looks):
+            raise error
+        return await again(addresses)
+
+    observer.again = fails_later  # type: ignore[method-assign]
+    bench.order(order(CARD, vendor="10de", device="26b1", intent="Release"))
+    done = await bench.run()
+    found = {outcome.address: (str(outcome.result), str(outcome.reason)) for outcome in done.outcomes}
+    assert found == {CARD: ("Done", "Released"), AUDIO: ("Failed", "InternalError")}
 
 
 async def test_an_entry_is_forgotten_only_under_the_lock_of_its_group(make: Make) -> None:
