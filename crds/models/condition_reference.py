@@ -237,16 +237,22 @@ _DEVICES: Final = ReasonTable(
         ("ModuleMissing", DeviceState.BLOCKED, "The driver's kernel module cannot be loaded."),
         ("DriverMissing", DeviceState.BLOCKED, "There is no such driver, or it is no VFIO driver."),
         ("IdentityMismatch", DeviceState.BLOCKED, "The device at the address is another one."),
-        ("DeviceMissing", DeviceState.BLOCKED, "There is no device at the address."),
+        (
+            "DeviceMissing",
+            DeviceState.BLOCKED,
+            "There is no device at the address (Failed: it was bound, and is gone).",
+        ),
         ("DeviceUnreadable", DeviceState.BLOCKED, "The host does not tell enough of it."),
         ("Bridge", DeviceState.BLOCKED, "It is a bridge; bridges stay with the host."),
         ("GroupLocked", DeviceState.BLOCKED, "Something else is changing its IOMMU group; the message says what."),
-        ("WriteStuck", DeviceState.BLOCKED, "A change of its IOMMU group hangs in the kernel."),
-        ("DriftLoop", DeviceState.BLOCKED, "Somebody else moves it again and again; npufleet stopped taking part."),
         ("JournalUnreadable", DeviceState.BLOCKED, "Nothing is changed while it cannot be remembered."),
         ("NotSupported", DeviceState.BLOCKED, "The order asks for something that this version cannot do."),
         ("Changed", DeviceState.BLOCKED, "It changed between the look and the write; it is looked at again."),
-        ("BindFailed", DeviceState.FAILED, "Binding failed and was undone; the message names the step and the error."),
+        (
+            "BindFailed",
+            DeviceState.FAILED,
+            "Binding failed; the message names the step and the error, and says whether it was undone.",
+        ),
         ("RestoreFailed", DeviceState.FAILED, "Giving it back failed."),
         (
             "VerifyFailed",
@@ -276,3 +282,10 @@ _BLOCKERS: Final = ReasonTable(
 
 CONDITIONS: Final[dict[str, tuple[ConditionDoc, ...]]] = {"NPUNodePolicy": _POLICY, "NPUNodeState": _NODE_STATE}
 REASONS: Final[dict[str, tuple[ReasonTable, ...]]] = {"NPUNodePolicy": (_BLOCKERS,), "NPUNodeState": (_DEVICES,)}
+        (
+            "WriteStuck",
+            DeviceState.FAILED,
+            "A change of it hangs in the kernel (Blocked: one of another device of its IOMMU group does).",
+        ),
+        ("DriftLoop", DeviceState.FAILED, "Somebody else moves it again and again; npufleet stopped taking part."),
+        ("InternalError", DeviceState.FAILED, "A fault of npufleet; how far it came is not known, its log says more."),

@@ -73,7 +73,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one device. Blocked: nothing was written to it."""
+    """What became of one device. Blocked: nothing was written to it, so it is as it was; else it is Failed."""
 
     address: str
     result: Result

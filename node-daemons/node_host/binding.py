@@ -74,9 +74,9 @@ class DeviceMover:
             device = await self._to_driver(device, driver)
             await self._verify_nodes(device, action.backend)
         except WriteStuckError as error:
-            return Outcome(address, Result.BLOCKED, Reason.WRITE_STUCK, str(error))
+            return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
         except DeviceGoneError:
-            return await self._gone(address)
+            return _gone(address)
         except _FAILURES as error:
             reason = Reason.VERIFY_FAILED if isinstance(error, _NotVerifiedError) else Reason.BIND_FAILED
             return await self._rolled_back(address, entry, reason, _words(error))
@@ -97,9 +97,9 @@ class DeviceMover:
             await self._to_former(address, entry)
             await self._calls.run("journal", partial(self._journal.drop, address))
         except WriteStuckError as error:
-            return Outcome(address, Result.BLOCKED, Reason.WRITE_STUCK, str(error))
+            return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
         except DeviceGoneError:
-            return await self._gone(address)
+            return _gone(address)
         except JournalError as error:
             text = f"given back, but the journal still names it: {error}"
             return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, text)
@@ -167,20 +167,11 @@ class DeviceMover:
             now = await self._to_former(address, entry)
             await self._calls.run("journal", partial(self._journal.drop, address))
         except DeviceGoneError:
-            return await self._gone(address)
+            return _gone(address)
         except (*_FAILURES, WriteStuckError, JournalError) as error:
             text = f"{why}; not rolled back to {entry.former_driver or 'no driver'}: {_words(error)}"
             return Outcome(address, Result.FAILED, reason, text)
         return Outcome(address, Result.FAILED, reason, f"{why}; rolled back to {now or 'no driver'}")
-
-    async def _gone(self, address: str) -> Outcome:
-        """Nothing is left to give back."""
-        message = "the device vanished while it was changed"
-        try:
-            await self._calls.run("journal", partial(self._journal.drop, address))
-        except (JournalError, HungError) as error:
-            message += f"; its journal entry stays: {error}"
-        return Outcome(address, Result.BLOCKED, Reason.DEVICE_MISSING, message)
 
     async def _verify_nodes(self, device: PCIDevice, backend: IOMMUBackend) -> None:
         """A VM gets at the device through its group's node, or through its own where the kernel has IOMMUFD nodes."""
@@ -231,6 +222,11 @@ class DeviceMover:
             return frozenset(await self._calls.run("pci drivers", partial(self._host.list, DRIVERS)))
         except (OSError, HungError):
             return frozenset()
+
+
+def _gone(address: str) -> Outcome:
+    """Nothing is left to give back. The entry stays until a look at the whole host shows that the device is gone."""
+    return Outcome(address, Result.FAILED, Reason.DEVICE_MISSING, "the device vanished while it was changed")
 
 
 async def _step(name: str, write: Awaitable[None]) -> None:

@@ -53,9 +53,9 @@ class _Group:
     def _order_block(self, address: str) -> Block | None:
         """Why the order cannot be met whatever is written."""
         situation = self._situation
-        absent = situation.view.absence(address)
+        absent = situation.absent(address)
         if absent is not None:
-            return blocked(absent.reason, absent.message)
+            return absent
         wrong = situation.identity_block(address)
         if wrong is not None:
             return wrong
@@ -107,9 +107,9 @@ class _Group:
             self._blocks[address] = block
 
     def _unknown(self, address: str) -> Block:
-        absent = self._situation.view.absence(address)
+        absent = self._situation.absent(address)
         if absent is not None and is_address(address):
-            return blocked(absent.reason, absent.message)
+            return absent
         return blocked(Reason.COMPANIONS_REFUSED, f"{address} is no PCI device, so it cannot go to a VM with the group")
 
     def _is_viable(self, address: str) -> bool:

@@ -139,15 +139,15 @@ class Situation:
             return _of(obstacle)
         for lock in self.view.locks(address):
             if lock in self.stuck:
-                return blocked(Reason.WRITE_STUCK, self.stuck[lock])
+                return self._moved(address, Reason.WRITE_STUCK, self.stuck[lock])
         attempt = self.attempts.get(address)
         return None if attempt is None else Block(attempt.state, attempt.reason, attempt.message)
 
     def bind_block(self, address: str) -> Block | None:
         """Why the device may not be given to a VFIO driver now."""
-        absent = self.view.absence(address)
+        absent = self.absent(address)
         if absent is not None:
-            return _of(absent)
+            return absent
         device = self.view.devices[address]
         if device.iommu_group is None and not device.is_bridge:
             text = "it has no IOMMU group: switch the IOMMU on (firmware, and intel_iommu=on for Intel)"
@@ -160,7 +160,22 @@ class Situation:
         found = self.write_block(address)
         if found is not None:
             return found
-        return blocked(Reason.DRIFT_LOOP, self.drifting[address]) if address in self.drifting else None
+        return (
+            Block(DeviceState.FAILED, Reason.DRIFT_LOOP, self.drifting[address]) if address in self.drifting else None
+        )
+
+    def absent(self, address: str) -> Block | None:
+        """Why nothing is known of the device, or None. One that was bound and is gone has failed."""
+        obstacle = self.view.absence(address)
+        if obstacle is None:
+            return None
+        if obstacle.reason is Reason.DEVICE_MISSING:
+            return self._moved(address, obstacle.reason, obstacle.message)
+        return _of(obstacle)
+
+    def _moved(self, address: str, reason: Reason, message: str) -> Block:
+        """Failed where the device was written to, which the journal knows; Blocked where it was not."""
+        return Block(DeviceState.BLOCKED if self.ours(address) is None else DeviceState.FAILED, reason, message)
 
     def new_entry(self, address: str, companion_of: tuple[str, ...] = ()) -> JournalEntry:
         """What to remember of a device before it is bound; what is remembered already stays."""

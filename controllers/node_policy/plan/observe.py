@@ -37,8 +37,6 @@ DAEMONS: Final[Mapping[Subtree, str]] = {
     Subtree.LIBRARIES: "npufleet-vnpu-installer",
 }
 
-# Blocked means that nothing was done to the device, with these exceptions: it was moved, or is being moved.
-_BLOCKED_BUT_MOVED: Final = frozenset({"WriteStuck", "DriftLoop"})
 # A device that is not there, or is another one, has nothing to be given back.
 _NOTHING_TO_RELEASE: Final = frozenset({"DeviceMissing", "IdentityMismatch"})
 
@@ -71,10 +69,11 @@ class Verdict:
 
     @property
     def unavailable(self) -> bool:
-        """The device counts against the limits of its policy: it moves, failed, or nobody knows."""
-        if self.progress is Progress.BLOCKED:
-            return self.reason in _BLOCKED_BUT_MOVED
-        return not self.done
+        """The device counts against the limits of its policy: it moves, failed, or nobody knows.
+
+        Blocked means that nothing was done to it.
+        """
+        return not self.done and self.progress is not Progress.BLOCKED
 
 
 _BY_STATE: Final[Mapping[DeviceState, Progress]] = {

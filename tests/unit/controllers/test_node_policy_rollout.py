@@ -142,7 +142,7 @@ def test_device_that_was_moved_and_is_stuck_does_stop_it() -> None:
         fleet.report(name)
     fleet.write(fleet.plan())
     generation = fleet.states["node-0"]["metadata"]["generation"]
-    stuck = device_report(A, "Blocked", "WriteStuck")
+    stuck = device_report(A, "Failed", "WriteStuck")
     fleet.states["node-0"]["status"]["bindings"] = report([stuck], generation=generation, boot_id="boot-node-0-1")
     fleet.write(fleet.plan())
     assert fleet.plan().waiting == {"node-1": ("p",)}

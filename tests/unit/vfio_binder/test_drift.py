@@ -48,7 +48,7 @@ async def test_the_loop_breaker_stops_after_three_repairs_and_says_what_it_sees(
         assert verdict(await bench.run()) == ("Ready", "Bound")
     await drift(bench)
     done = await bench.run()
-    assert verdict(done) == ("Blocked", "DriftLoop")
+    assert verdict(done) == ("Failed", "DriftLoop")
     assert report_of(done).message == (
         "something moved it away 3 times within 10 min, so it is left there: stop that, then wait. Now on rebellions"
     )
@@ -66,7 +66,7 @@ async def test_new_orders_close_the_loop_breaker_again(make: Make) -> None:
         await drift(bench)
         await bench.run()
     await drift(bench)
-    assert verdict(await bench.run()) == ("Blocked", "DriftLoop")
+    assert verdict(await bench.run()) == ("Failed", "DriftLoop")
     bench.order(order())
     assert verdict(await bench.run()) == ("Ready", "Bound")
 

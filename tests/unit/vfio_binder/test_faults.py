@@ -194,12 +194,12 @@ async def test_a_stuck_unbind_marks_its_group_alone_and_is_picked_up_when_it_end
     block = bench.kernel.block(f"{DRIVERS}/rebellions/unbind")
     bench.order(order())
     done = await bench.run()
-    assert verdict(done) == ("Blocked", "WriteStuck")
+    assert verdict(done) == ("Failed", "WriteStuck")
     assert report_of(done).message == f"writing {NPU!r} to {DRIVERS}/rebellions/unbind has not come back"
     bench.mark()
     bench.order(order(), order(TWIN))
     done = await bench.run()
-    assert verdict(done) == ("Blocked", "WriteStuck")
+    assert verdict(done) == ("Failed", "WriteStuck")
     assert verdict(done, TWIN) == ("Ready", "Bound")
     assert NPU not in {data for _, data in bench.writes}
     block.release()
@@ -301,7 +301,7 @@ async def test_an_entry_that_another_process_wrote_since_the_plan_is_not_forgott
     assert bench.journal().entries == {NPU: theirs}
 
 
-async def test_a_device_that_is_pulled_out_while_it_is_bound_is_missing_and_not_remembered(make: Make) -> None:
+async def test_a_device_that_is_pulled_out_while_it_is_bound_has_failed_until_nobody_wants_it(make: Make) -> None:
     for path in (f"{DEVICES}/{NPU}/driver_override", f"{DRIVERS}/rebellions/unbind", DRIVERS_PROBE):
         bench = make(host(npu(), npu(TWIN, 21)))
         block = bench.kernel.block(path)
@@ -311,11 +311,27 @@ async def test_a_device_that_is_pulled_out_while_it_is_bound_is_missing_and_not_
         await asyncio.to_thread(bench.kernel.hot_remove, NPU)
         block.release()
         done = await running
-        assert verdict(done) == ("Blocked", "DeviceMissing"), path
+        assert verdict(done) == ("Failed", "DeviceMissing"), path
         assert verdict(done, TWIN) == ("Ready", "Bound")
-        assert bench.journal().entries.keys() == {TWIN}
+        bench.restart()
+        assert verdict(await bench.run()) == ("Failed", "DeviceMissing")
         bench.hot_add(npu())
         assert verdict(await bench.run()) == ("Ready", "Bound")
+        await asyncio.to_thread(bench.kernel.hot_remove, NPU)
+        assert verdict(await bench.run()) == ("Failed", "DeviceMissing")
+        bench.order(order(intent="Release"), order(TWIN))
+        assert verdict(await bench.run()) == ("Released", "Released")
+        assert bench.journal().entries.keys() == {TWIN}
+
+
+async def test_a_stuck_write_of_one_device_leaves_another_of_its_group_blocked_and_untouched(make: Make) -> None:
+    bench = make(host(npu(), npu(TWIN, 20)), deadline_seconds=0.3)
+    bench.kernel.block(f"{DRIVERS}/rebellions/unbind")
+    bench.order(order(), order(TWIN))
+    done = await bench.run()
+    assert verdict(done) == ("Failed", "WriteStuck")
+    assert verdict(done, TWIN) == ("Blocked", "WriteStuck")
+    assert bench.touched() == {NPU}
 
 
 async def test_what_changed_since_the_plan_is_seen_right_before_the_first_write(make: Make) -> None:
