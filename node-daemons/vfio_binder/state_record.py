@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from pydantic import ValidationError
 
+from crds.models.base import faults_of
 from crds.models.node_state import NodeStateSpec, NodeStateStatus, NPUNodeState
+from crds.yaml_documents import YAMLError, read_documents
 
 _MAX_BYTES: Final = 8 << 20
 _SHOWN: Final = 3
@@ -59,12 +60,12 @@ def read_state(obj: dict[str, Any]) -> StateRecord:
     try:
         spec = NodeStateSpec.model_validate(obj.get("spec"))
     except ValidationError as error:
-        return StateRecord(metadata, raw_status, None, understood, _faults(error))
+        return StateRecord(metadata, raw_status, None, understood, _some(_faults(error, "spec")))
     return StateRecord(metadata, raw_status, spec, understood)
 
 
 def read_desired_file(path: Path) -> NPUNodeState:
-    """An NPUNodeState from a YAML or JSON file. Raises DesiredFileError."""
+    """An NPUNodeState from a YAML or JSON file, read as kubectl reads it. Raises DesiredFileError with all faults."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -72,19 +73,26 @@ def read_desired_file(path: Path) -> NPUNodeState:
     if len(data) > _MAX_BYTES:
         raise DesiredFileError(f"{path}: more than {_MAX_BYTES} bytes")
     try:
-        document = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DesiredFileError(f"{path}: not YAML: {error}") from error
-    if not isinstance(document, dict) or document.get("kind") != "NPUNodeState":
+        documents = read_documents(data.decode(), str(path))
+    except UnicodeDecodeError as error:
+        raise DesiredFileError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+    except YAMLError as error:
+        raise DesiredFileError(f"not YAML: {error}") from error
+    contents = [document.content for document in documents]
+    if len(contents) != 1 or not isinstance(contents[0], dict) or contents[0].get("kind") != "NPUNodeState":
         raise DesiredFileError(f"{path}: one object of kind NPUNodeState is wanted")
     try:
         # As in a repository: a misspelt field is a fault, not something to leave out.
-        return NPUNodeState.strict({key: value for key, value in document.items() if key != "status"})
+        return NPUNodeState.strict({key: value for key, value in contents[0].items() if key != "status"})
     except ValidationError as error:
-        raise DesiredFileError(f"{path}: {_faults(error)}") from error
+        raise DesiredFileError("\n".join(f"{path}: {fault}" for fault in _faults(error))) from error
 
 
-def _faults(error: ValidationError) -> str:
-    faults = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in error.errors()]
+def _faults(error: ValidationError, below: str = "") -> list[str]:
+    """One line per fault; ``below`` is the field of the object that was read."""
+    return [f"{'.'.join(filter(None, (below, place))) or '(top)'}: {text}" for place, text in faults_of(error)]
+
+
+def _some(faults: list[str]) -> str:
     more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
     return "; ".join(faults[:_SHOWN]) + more

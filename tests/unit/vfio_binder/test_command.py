@@ -134,7 +134,10 @@ def test_wrong_usage_is_told_and_exits_with_2(machine: Machine, arguments: list[
     [
         ("][", "not YAML"),
         ("- a list", "one object of kind NPUNodeState is wanted"),
-        ({"spec": {"revision": "5d0f", "nodeUID": "x", "devices": [{"address": "23:00.0"}]}}, "spec.devices.0.address"),
+        (
+            {"spec": {"revision": "5d0f", "nodeUID": "x", "devices": [{"address": "23:00.0"}]}},
+            "spec.devices[0].address",
+        ),
         ({"spec": {"revision": "5d0f", "nodeUID": "x", "device": []}}, "spec.device"),
         ({"metadata": {"name": "another"}}, "is for node another, not for bench"),
     ],

@@ -224,7 +224,7 @@ async def test_orders_that_cannot_be_understood_are_held_and_said_to_be_so(kerne
             await until(lambda: cluster.says(NPU, "Pending", "Held"))
             bindings = cluster.status.bindings
             assert bindings is not None
-            assert "devices.0.mode" in condition_of(bindings)[2]
+            assert "spec.devices[0].mode: " in condition_of(bindings)[2]
             assert len(kernel.writes) == writes
             cluster.order(order(intent="Release"))
             await until(lambda: cluster.says(NPU, "Released", "Released"))
