@@ -120,7 +120,7 @@ def content(made: Plan) -> Object:
         "events": made.events,
         "waiting": made.waiting,
         "next_check": made.next_check,
-        "hold": made.hold,
+        "holds": made.holds,
         "blocked": made.blocked,
     }
 
@@ -173,10 +173,9 @@ def test_cache_changes_no_plan() -> None:
         def check(fleet: PaperFleet, first: list[Object], second: list[Object]) -> None:
             examples.one()
             cache = Cache()
-            for turn, wanted in enumerate((first, second, second)):
+            for wanted in (first, second, second):
                 commit(fleet, wanted)
-                silent = {"n0": frozenset({"npufleet-vfio-binder"})} if turn == 1 else {}
-                world: World = fleet.world(silent=silent)
+                world: World = fleet.world()
                 made = plan(world, fleet.now, cache)
                 assert content(made) == content(plan(world, fleet.now))
                 fleet.write(made)
@@ -363,3 +362,60 @@ def test_paused_policies_write_nothing_to_their_devices() -> None:
                 assert fleet.orders(name)[place] == order | {"intent": "Hold"}
 
         check()
+
+
+def lost(fleet: PaperFleet) -> tuple[set[tuple[str, str]], int]:
+    """Devices that binders report as changed and that neither an order nor a policy names; how many are in orders."""
+    found, ordered = set(), 0
+    for name, state in fleet.states.items():
+        orders = fleet.orders(name)
+        ordered += sum(order["intent"] != "Release" for order in orders.values())
+        for said in state.get("status", {}).get("bindings", {}).get("devices", []):
+            place = said["address"]
+            if said["reason"] == "Orphaned" and place not in orders and expected_order(fleet, name, place) is None:
+                found.add((name, place))
+    return found, ordered
+
+
+def releases(fleet: PaperFleet) -> set[tuple[str, str]]:
+    return {
+        (name, place)
+        for name in fleet.states
+        for place, order in fleet.orders(name).items()
+        if order["decidedBy"]["rule"] == "orphaned"
+    }
+
+
+def test_orders_that_are_gone_with_their_objects_release_nothing_while_they_outnumber_the_rest() -> None:
+    held = 0
+    with at_least(FLOOR, "orders that are gone") as examples:
+        simple = st.lists(policies(limits=False, paused=False), min_size=1, max_size=4)
+
+        @TRIES
+        @given(fleets(obstacles=False), simple, st.integers(0, 15), st.lists(st.sampled_from("012"), max_size=8))
+        def check(fleet: PaperFleet, wanted: list[Object], back: int, answers: list[str]) -> None:
+            nonlocal held
+            examples.one()
+            commit(fleet, wanted)
+            fleet.settle()
+            fleet.states.clear()
+            commit(fleet, [policy for index, policy in enumerate(wanted) if back >> index & 1])
+            fleet.write(fleet.plan())
+            for answer in [*"012", *answers]:
+                fleet.report(f"n{answer}")
+                gone, ordered = lost(fleet)
+                before = releases(fleet)
+                fleet.write(fleet.plan())
+                newly = (releases(fleet) - before) & gone
+                if (len(gone) >= 3 and len(gone) > ordered) or not fleet.policies:
+                    held += bool(gone)
+                    assert not newly
+            fleet.world_extra = {"confirmation": "all"}
+            fleet.settle()
+            for name, found in fleet.cards.items():
+                for place, card in found.items():
+                    expected = expected_order(fleet, name, place)
+                    assert card.bound == (expected is not None and expected[2] == "Passthrough")
+
+        check()
+    assert held >= FLOOR // 10, "the fleets drawn say too little"

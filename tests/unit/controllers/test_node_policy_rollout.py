@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from controllers.node_policy.plan import Cache
 from controllers.node_policy.plan.admission import Budget, Candidate, admit
 from controllers.node_policy.plan.removal_hold import removal_hold, removal_id
 from tests.builders.objects import device_report, device_rule, node, node_policy, report
@@ -438,7 +439,7 @@ def test_all_policies_gone_at_once_are_held() -> None:
     fleet.policies.clear()
     made = fleet.plan()
     identity = removal_id(gone)
-    assert made.hold.id == identity
+    assert made.holds.policies.id == identity
     assert [event.reason for event in made.events] == ["RemovalHeld"]
     assert identity in made.events[0].message
     fleet.settle()
@@ -464,7 +465,7 @@ def test_confirmed_removal_gives_everything_back(answer: str) -> None:
     for _ in range(20):
         fleet.world_extra = {"confirmation": answer.replace("ID", identity), "confirmed": confirmed}
         made = fleet.plan()
-        confirmed = made.hold.confirmed
+        confirmed = made.holds.policies.confirmed
         fleet.write(made)
         # One node after the other answers, so the set of missing policies shrinks on the way.
         for name in sorted(fleet.nodes):
@@ -489,10 +490,10 @@ def test_confirmation_holds_while_the_set_that_it_names_shrinks() -> None:
     made = fleet.plan()
     fleet.write(made)
     # p0 names no order that is not a release any more, so the other three alone would be held under another id.
-    assert fleet.plan().hold.id
-    again = fleet.plan(confirmed=made.hold.confirmed)
-    assert not again.hold.id
-    assert not again.hold.held
+    assert fleet.plan().holds.policies.id
+    again = fleet.plan(confirmed=made.holds.policies.confirmed)
+    assert not again.holds.policies.id
+    assert not again.holds.policies.held
 
 
 def test_wrong_id_confirms_nothing() -> None:
@@ -601,6 +602,17 @@ def test_silent_daemon_makes_what_it_reported_unknown() -> None:
     fleet.world_extra = {}
     fleet.settle()
     assert fleet.conditions("p")["Ready"] == ("True", "AllDevicesReady")
+
+
+def test_silence_is_seen_though_no_object_changes() -> None:
+    fleet = fleet_of()
+    fleet.add_policy(node_policy("p"))
+    fleet.settle()
+    cache = Cache()
+    assert fleet.plan(cache).empty
+    silent = {"node-0": frozenset({"npufleet-vfio-binder"})}
+    assert set(fleet.plan(cache, silent=silent).policy_statuses) == {"p"}
+    assert fleet.plan(cache).empty
 
 
 def test_report_of_older_orders_is_not_ready() -> None:
@@ -717,8 +729,9 @@ def test_node_created_anew_keeps_its_orders_under_its_new_uid() -> None:
     fleet.add_policy(node_policy("p"))
     fleet.settle()
     fleet.nodes["node-0"] = node("node-0", uid="another", boot_id="boot-node-0-1", labels=POOL)
-    made = fleet.plan()
-    change = made.specs["node-0"]
+    fleet.write(fleet.plan())
+    assert fleet.rollout("node-0")["NodeRenewed"] == ("True", "NodeCreatedAnew"), "noted before the orders follow"
+    change = fleet.plan().specs["node-0"]
     assert change is not None
     assert change.spec()["nodeUID"] == "another"
     assert change.spec()["devices"] == fleet.states["node-0"]["spec"]["devices"]

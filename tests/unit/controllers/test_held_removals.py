@@ -1,0 +1,275 @@
+"""What vanished in great number at once is held until it is back or its removal is confirmed: orders, and Nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from controllers.node_policy.plan.removal_hold import Holds, Subject, device_key, node_key, removal_hold, removal_id
+from tests.builders.objects import node, node_policy
+from tests.builders.paper_binder import Card, address
+from tests.builders.paper_fleet import PaperFleet
+
+A = address(0)
+
+
+def fleet_with_policies(count: int, *, cards: int = 1) -> PaperFleet:
+    """A policy and a node of its own for each number, all settled."""
+    fleet = PaperFleet()
+    for number in range(count):
+        fleet.add_node(f"node-{number}", cards, labels={"pool": str(number)})
+        fleet.add_policy(node_policy(f"p{number}", nodes={"pool": str(number)}))
+    fleet.settle()
+    return fleet
+
+
+def bound(fleet: PaperFleet) -> list[str]:
+    return sorted(device_key(name, a) for name, found in fleet.cards.items() for a, card in found.items() if card.bound)
+
+
+def intents(fleet: PaperFleet, name: str) -> dict[str, str]:
+    return {place: order["intent"] for place, order in fleet.orders(name).items()}
+
+
+# Orders that are gone.
+
+
+def reinstalled(fleet: PaperFleet, *back: str) -> dict[str, object]:
+    """The CRDs were installed anew: no NPUNodeState, and of the policies only those that are `back`; returns all."""
+    every = dict(fleet.policies)
+    fleet.policies = {name: policy for name, policy in every.items() if name in back}
+    fleet.states.clear()
+    return dict(every)
+
+
+def test_crds_installed_anew_release_nothing_while_most_policies_are_not_back() -> None:
+    fleet = fleet_with_policies(6)
+    before = bound(fleet)
+    every = reinstalled(fleet, "p0")
+    fleet.settle()
+    assert bound(fleet) == before
+    assert intents(fleet, "node-0") == {A: "Apply"}
+    for number in range(1, 6):
+        assert intents(fleet, f"node-{number}") == {}
+        assert fleet.rollout(f"node-{number}")["RemovalHeld"] == ("True", "RemovalHeld")
+    assert "RemovalHeld" not in fleet.rollout("node-0")
+    fleet.policies = {name: policy for name, policy in every.items() if isinstance(policy, dict)}
+    fleet.settle()
+    assert bound(fleet) == before
+    assert [intents(fleet, f"node-{number}") for number in range(6)] == [{A: "Apply"}] * 6
+    assert not any("RemovalHeld" in fleet.rollout(name) for name in fleet.nodes)
+
+
+def test_held_orders_are_told_once_with_the_command_that_confirms() -> None:
+    fleet = fleet_with_policies(6)
+    reinstalled(fleet, "p0")
+    told = []
+    for _ in range(10):
+        made = fleet.plan()
+        told += [event for event in made.events if event.reason == "RemovalHeld"]
+        fleet.write(made)
+        for name in fleet.nodes:
+            fleet.report(name)
+    [event] = told
+    hold = made.holds.orders
+    assert hold.id == removal_id({device_key(f"node-{number}", A) for number in range(1, 6)})
+    for text in (event.message, fleet.states["node-3"]["status"]["rollout"]["conditions"][-1]["message"]):
+        assert f"npufleet.io/confirm-removal={hold.id}" in text
+        assert f"node-3/{A}" in text
+    assert made.holds.active == (hold,)
+
+
+def test_report_of_older_orders_does_not_make_the_others_few() -> None:
+    fleet = fleet_with_policies(4)
+    reinstalled(fleet, "p0")
+    fleet.settle()
+    generation = fleet.states["node-1"]["metadata"]
+    generation["generation"] += 1  # its binder has not answered yet
+    made = fleet.plan()
+    assert len(made.holds.orders.held) == 3
+    assert not any(made.specs.values())
+
+
+@pytest.mark.parametrize("answer", ["all", "ID", "000000000000, ID"])
+@pytest.mark.parametrize("back", [["p0"], []], ids=["one-policy", "no-policy"])
+def test_confirmed_loss_of_orders_gives_the_devices_back(answer: str, back: list[str]) -> None:
+    fleet = fleet_with_policies(6)
+    reinstalled(fleet, *back)
+    fleet.settle()
+    assert len(bound(fleet)) == 6
+    identity = fleet.plan().holds.orders.id
+    fleet.world_extra = {"confirmation": answer.replace("ID", identity)}
+    for _ in range(20):
+        made = fleet.plan()
+        fleet.world_extra["confirmed"] = made.holds.confirmed
+        fleet.write(made)
+        for name in fleet.nodes:
+            fleet.report(name)
+    assert bound(fleet) == [device_key(f"node-{name[1:]}", A) for name in back]
+    assert fleet.plan().empty
+
+
+@pytest.mark.parametrize(
+    ("orphans", "ordered", "held"), [(2, 0, False), (3, 0, True), (3, 2, True), (3, 3, False), (4, 3, True)]
+)
+def test_at_least_three_devices_and_more_than_are_ordered_are_held(orphans: int, ordered: int, held: bool) -> None:
+    fleet = PaperFleet()
+    fleet.add_node("node-0", ordered, labels={"pool": "x"})
+    fleet.add_node("node-1", orphans, labels={"pool": "y"})
+    fleet.add_policy(node_policy("p", nodes={"pool": "x"}))
+    fleet.settle()
+    for card in fleet.cards["node-1"].values():
+        card.bound = True
+    fleet.report("node-1")
+    assert bool(fleet.plan().holds.orders.id) is held
+    fleet.settle()
+    assert len(bound(fleet)) == ordered + (orphans if held else 0)
+
+
+def test_devices_of_a_paused_policy_stay_when_their_orders_are_gone() -> None:
+    fleet = fleet_with_policies(2)
+    fleet.add_policy(node_policy("p1", nodes={"pool": "1"}, state="Paused"))
+    fleet.settle()
+    fleet.states.clear()
+    fleet.settle()
+    assert len(bound(fleet)) == 2
+    assert fleet.plan().holds.orders.held == frozenset()
+
+
+# Nodes that are gone.
+
+
+def test_empty_answer_about_nodes_deletes_no_state() -> None:
+    fleet = fleet_with_policies(4)
+    nodes, before = dict(fleet.nodes), {name: state["spec"] for name, state in fleet.states.items()}
+    fleet.nodes.clear()
+    made = fleet.plan()
+    [event] = [event for event in made.events if event.reason == "RemovalHeld"]
+    identity = made.holds.nodes.id
+    assert f"npufleet.io/confirm-removal={identity}" in event.message
+    fleet.settle(only=[])
+    assert not fleet.plan().events, "told once"
+    fleet.pass_time(100_000)
+    assert fleet.plan().empty
+    for name in before:
+        [gone] = [c for c in fleet.states[name]["status"]["rollout"]["conditions"] if c["type"] == "NodePresent"]
+        assert (gone["status"], gone["reason"]) == ("False", "NodeGone")
+        assert f"npufleet.io/confirm-removal={identity}" in gone["message"]
+    fleet.nodes = nodes
+    fleet.settle()
+    assert {name: state["spec"] for name, state in fleet.states.items()} == before
+    assert len(bound(fleet)) == 4
+
+
+@pytest.mark.parametrize("answer", ["all", "ID"])
+def test_confirmed_loss_of_nodes_deletes_their_states(answer: str) -> None:
+    fleet = fleet_with_policies(4)
+    del fleet.nodes["node-0"], fleet.nodes["node-1"], fleet.nodes["node-2"]
+    fleet.settle()
+    fleet.pass_time(1800)
+    made = fleet.plan()
+    assert not made.deletions
+    fleet.world_extra = {"confirmation": answer.replace("ID", made.holds.nodes.id)}
+    made = fleet.plan()
+    assert set(made.deletions) == {"node-0", "node-1", "node-2"}
+    # One after the other is deleted, so the set of missing nodes shrinks on the way.
+    del fleet.states["node-0"]
+    assert set(fleet.plan(confirmed=made.holds.confirmed).deletions) == {"node-1", "node-2"}
+
+
+@pytest.mark.parametrize(("nodes", "gone", "held"), [(2, 2, False), (3, 3, True), (6, 3, False), (6, 4, True)])
+def test_states_are_deleted_while_few_nodes_are_gone(nodes: int, gone: int, held: bool) -> None:
+    fleet = fleet_with_policies(nodes)
+    fleet.add_node("idle", {A: Card(product="RBLN-CA22", device="1220")})
+    fleet.settle()
+    for name in sorted(fleet.nodes)[1 : gone + 1]:
+        del fleet.nodes[name]
+    del fleet.nodes["idle"]
+    fleet.settle()
+    fleet.pass_time(1800)
+    assert len(fleet.plan().deletions) == (0 if held else gone + 1)
+
+
+def test_names_of_the_holds_never_meet() -> None:
+    names = {"a", "b", "c"}
+    holds = Holds(
+        removal_hold(names, set(), "all"),
+        removal_hold({device_key(name, A) for name in names}, set(), "all", subject=Subject.ORDERS),
+        removal_hold({node_key(name) for name in names}, set(), "all", subject=Subject.NODES),
+    )
+    assert len(holds.confirmed) == 9
+    assert holds.active == ()
+
+
+# A Node that was created anew.
+
+
+def renew(fleet: PaperFleet, uid: str, labels: dict[str, str] | None = None) -> None:
+    fleet.nodes["node-0"] = node("node-0", uid=uid, boot_id="boot-node-0-1", labels=labels)
+
+
+def test_node_created_anew_without_its_labels_keeps_its_devices_for_the_grace() -> None:
+    fleet = fleet_with_policies(1)
+    before = fleet.states["node-0"]["spec"]["devices"]
+    renew(fleet, "another")
+    fleet.settle()
+    assert intents(fleet, "node-0") == {A: "Hold"}
+    assert fleet.rollout("node-0")["NodeRenewed"] == ("True", "NodeCreatedAnew")
+    check = fleet.plan().next_check
+    assert check is not None
+    assert (check - fleet.now).total_seconds() == 1800
+    fleet.pass_time(1799)
+    assert fleet.plan().empty
+    renew(fleet, "another", {"pool": "0"})
+    fleet.settle()
+    assert fleet.states["node-0"]["spec"]["devices"] == before
+    assert len(bound(fleet)) == 1
+
+
+def test_node_whose_labels_do_not_come_back_gives_its_devices_back_after_the_grace() -> None:
+    fleet = fleet_with_policies(1)
+    renew(fleet, "another")
+    fleet.settle()
+    fleet.pass_time(1800)
+    fleet.settle()
+    assert intents(fleet, "node-0") == {}
+    assert not bound(fleet)
+    assert "NodeRenewed" not in fleet.rollout("node-0"), "only stated while it lasts"
+
+
+def test_node_created_anew_a_second_time_begins_the_grace_again() -> None:
+    fleet = fleet_with_policies(1)
+    renew(fleet, "another")
+    fleet.settle()
+    fleet.pass_time(1000)
+    renew(fleet, "third")
+    fleet.settle()
+    fleet.pass_time(1000)
+    fleet.settle()
+    assert intents(fleet, "node-0") == {A: "Hold"}
+    fleet.pass_time(800)
+    fleet.settle()
+    assert intents(fleet, "node-0") == {}
+
+
+def test_orders_follow_a_new_uid_only_after_the_grace_stands_in_the_object() -> None:
+    fleet = fleet_with_policies(1)
+    renew(fleet, "another")
+    made = fleet.plan()
+    assert made.specs["node-0"] is None
+    assert set(made.rollouts) == {"node-0"}
+    assert fleet.plan().specs["node-0"] is None, "nothing was written"
+    fleet.write(made)
+    change = fleet.plan().specs["node-0"]
+    assert change is not None
+    assert change.spec()["nodeUID"] == "another"
+
+
+def test_release_that_was_ordered_before_goes_on_when_the_node_is_created_anew() -> None:
+    fleet = fleet_with_policies(1)
+    fleet.policies.clear()
+    fleet.write(fleet.plan())
+    assert intents(fleet, "node-0") == {A: "Release"}
+    renew(fleet, "another")
+    fleet.settle()
+    assert intents(fleet, "node-0") == {}
+    assert not bound(fleet)
