@@ -247,9 +247,9 @@ class NodePolicyController:
         now = self._now()
         # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.
         made = await asyncio.to_thread(plan, world, now, self._cache)
-        self._confirmed = (world.confirmation, made.hold.confirmed)
+        self._confirmed = (world.confirmation, made.holds.confirmed)
         self._figures.show_blocked(made.blocked)
-        self._figures.show_held(made.hold.id, len(made.hold.held))
+        self._figures.show_held({hold.id: len(hold.held) for hold in made.holds.active})
         posted = self._writer.post(made, world.policies, world.states)
         for name in posted.policies:
             self._policy_writes.add(name)

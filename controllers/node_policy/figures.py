@@ -26,12 +26,12 @@ class Figures:
         )
         self._held = Gauge(
             "npufleet_removal_held",
-            "Policies that are missing all at once and whose devices are held, by the id that confirms the removal.",
+            "Policies, orders or nodes that are missing all at once and are held, by the id that confirms the removal.",
             ["id"],
             registry=metrics.registry,
         )
         self._shown_blocked: set[tuple[str, str]] = set()
-        self._shown_held = ""
+        self._shown_held: set[str] = set()
         self._since: dict[str, tuple[int, float]] = {}
 
     def show_blocked(self, blocked: Mapping[str, Counter[str]]) -> None:
@@ -44,13 +44,13 @@ class Figures:
                 self._blocked.labels(policy, reason).set(count)
         self._shown_blocked = shown
 
-    def show_held(self, identity: str, policies: int) -> None:
-        """Show this held removal and no other; none when `identity` is "" ."""
-        if self._shown_held and self._shown_held != identity:
-            self._held.remove(self._shown_held)
-        if identity:
-            self._held.labels(identity).set(policies)
-        self._shown_held = identity
+    def show_held(self, held: Mapping[str, int]) -> None:
+        """Show these held removals and no others: how much each holds, by id."""
+        for identity in self._shown_held - held.keys():
+            self._held.remove(identity)
+        for identity, count in held.items():
+            self._held.labels(identity).set(count)
+        self._shown_held = set(held)
 
     def generation_seen(self, uid: str, generation: int) -> None:
         """A new generation has come into sight."""

@@ -196,13 +196,39 @@ _NODE_STATE: Final = (
         "status.rollout",
         "NodePresent",
         "The Node exists; only stated when it does not.",
-        _reasons(("NodeGone", "False", "The Node is gone; this object follows after a grace.")),
+        _reasons(
+            (
+                "NodeGone",
+                "False",
+                "The Node is gone; this object follows after a grace. While most nodes with orders are gone, it does "
+                "not: the message says how to confirm.",
+            ),
+        ),
+    ),
+    ConditionDoc(
+        "status.rollout",
+        "NodeRenewed",
+        "The Node was created anew; only stated for the grace that begins then.",
+        _reasons(
+            (
+                "NodeCreatedAnew",
+                "True",
+                "Devices that no policy decides any more are held: the Node's labels may be on their way.",
+            ),
+        ),
     ),
     ConditionDoc(
         "status.rollout",
         "RemovalHeld",
-        "Devices of vanished policies stay as they are; only stated when some do.",
-        _reasons(("RemovalHeld", "True", _HELD)),
+        "Devices whose policies or orders vanished in great number stay as they are; only stated when some do.",
+        _reasons(
+            (
+                "RemovalHeld",
+                "True",
+                "Many policies vanished at once, or many devices that npufleet changed are in no orders and in no "
+                "policy: they stay as they are until the removal is confirmed.",
+            ),
+        ),
     ),
 )
 
@@ -259,6 +285,13 @@ _DEVICES: Final = ReasonTable(
             DeviceState.FAILED,
             "The writes succeeded, and the device is not as they should have made it.",
         ),
+        (
+            "WriteStuck",
+            DeviceState.FAILED,
+            "A change of it hangs in the kernel (Blocked: one of another device of its IOMMU group does).",
+        ),
+        ("DriftLoop", DeviceState.FAILED, "Somebody else moves it again and again; npufleet stopped taking part."),
+        ("InternalError", DeviceState.FAILED, "A fault of npufleet; how far it came is not known, its log says more."),
     ),
 )
 
@@ -282,10 +315,3 @@ _BLOCKERS: Final = ReasonTable(
 
 CONDITIONS: Final[dict[str, tuple[ConditionDoc, ...]]] = {"NPUNodePolicy": _POLICY, "NPUNodeState": _NODE_STATE}
 REASONS: Final[dict[str, tuple[ReasonTable, ...]]] = {"NPUNodePolicy": (_BLOCKERS,), "NPUNodeState": (_DEVICES,)}
-        (
-            "WriteStuck",
-            DeviceState.FAILED,
-            "A change of it hangs in the kernel (Blocked: one of another device of its IOMMU group does).",
-        ),
-        ("DriftLoop", DeviceState.FAILED, "Somebody else moves it again and again; npufleet stopped taking part."),
-        ("InternalError", DeviceState.FAILED, "A fault of npufleet; how far it came is not known, its log says more."),

@@ -42,11 +42,15 @@ _MAX_LIMITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """`problem` not "": the node's orders stay as they are, and why; then `target` is what is in force."""
+    """`problem` not "": the node's orders stay as they are, and why; then `target` is what is in force.
+
+    `orphans`: devices that npufleet changed in this boot and that neither the orders nor any policy names.
+    """
 
     problem: str
     target: Orders
     decisions: Decisions
+    orphans: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +73,20 @@ def compile_node(
     held: frozenset[str],
     silent: frozenset[str],
     *,
-    release_orphans: bool,
+    released: frozenset[str],
+    settling: bool,
 ) -> Compiled:
     """Compile the target for a node; `policies` by precedence, `held` the missing ones whose orders are kept.
 
-    `release_orphans`: give back what npufleet changed and nobody orders; not with no policy at all in the cluster.
+    `released`: addresses of orphans that are given back. `settling`: the Node was created anew a short time ago, its
+    labels may be on their way; what no policy decides now is held.
     """
     present = state.orders.by_address()
     problem = inventory_problem(node, state)
     inventory = state.inventory
-    if problem or inventory is None:
-        return Compiled(problem, state.orders, Decisions())
     bindings = _current_bindings(node, state)
+    if problem or inventory is None:
+        return Compiled(problem, state.orders, Decisions(), _orphans(bindings, present))
     devices = [_with_known_serial(device, present) for device in inventory.devices]
     decisions = decide(node, devices, policies, held, present, bindings)
     target = dict(decisions.frozen)
@@ -93,10 +99,12 @@ def compile_node(
         if address in target:
             continue
         kept = None if address in here else _kept_without_device(order, node, by_name)
+        if kept is None and settling and order.intent is not Intent.RELEASE:
+            kept = order.held()
         target[address] = kept or order.released(_on_release(order, by_name))
-    if release_orphans:
-        for order in _orphans(inventory, bindings, target, node, state, silent):
-            target[order.address] = order
+    orphans = _orphans(bindings, target) - decisions.claims.keys()
+    for order in _orphans_released(orphans & released, inventory, state, silent):
+        target[order.address] = order
     for address, order in present.items():
         if (
             order.intent is Intent.RELEASE
@@ -105,7 +113,8 @@ def compile_node(
         ):
             del target[address]
     kept_orders = _within_bounds(target.values(), present, decisions)
-    return Compiled("", orders_of(kept_orders, _limits(kept_orders, by_name, state.orders.limits)), decisions)
+    limits = _limits(kept_orders, by_name, state.orders.limits)
+    return Compiled("", orders_of(kept_orders, limits), decisions, orphans)
 
 
 def _given_up(address: str, target: Mapping[str, Order], decisions: Decisions) -> bool:
@@ -216,24 +225,27 @@ def _on_release(order: Order, policies: Mapping[str, PolicyView]) -> OnRelease:
     return policy.spec.on_release if policy is not None and policy.spec is not None else order.on_release
 
 
-def _orphans(
-    inventory: InventoryView,
-    bindings: Mapping[str, DeviceReportView],
-    target: Mapping[str, Order],
-    node: NodeView,
-    state: StateView,
-    silent: frozenset[str],
+def _orphans(bindings: Mapping[str, DeviceReportView], orders: Mapping[str, Order]) -> frozenset[str]:
+    """Devices that npufleet changed in this boot and that no order names, by whatever generation's report."""
+    return frozenset(
+        address
+        for address, said in bindings.items()
+        if said.reason == ORPHANED and said.former_driver is not None and address not in orders
+    )
+
+
+def _orphans_released(
+    orphans: frozenset[str], inventory: InventoryView, state: StateView, silent: frozenset[str]
 ) -> Iterable[Order]:
-    """Releases for devices that npufleet changed in this boot and that no order names."""
+    """Releases for orphans, once the binder has answered the present orders."""
     report = state.reports.get(Subtree.BINDINGS)
     if report is None or report.generation != state.generation or DAEMONS[Subtree.BINDINGS] in silent:
         return
-    devices = {device.address: device for device in inventory.devices}
     shape = shape_of(Mode.PASSTHROUGH, DEFAULT_DRIVER_NAME, Passthrough())
-    for address, said in bindings.items():
-        device = devices.get(address)
-        if said.reason == ORPHANED and said.former_driver is not None and device is not None and address not in target:
-            yield Order(address, _identity(device), shape, Intent.RELEASE, OnRelease.RESTORE, ORPHANS, "orphaned")
+    for device in inventory.devices:
+        if device.address in orphans:
+            identity = _identity(device)
+            yield Order(device.address, identity, shape, Intent.RELEASE, OnRelease.RESTORE, ORPHANS, "orphaned")
 
 
 def _within_bounds(orders: Iterable[Order], present: Mapping[str, Order], decisions: Decisions) -> list[Order]:

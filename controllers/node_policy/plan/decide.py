@@ -47,9 +47,13 @@ class Clash:
 
 @dataclass(slots=True)
 class Decisions:
-    """The outcome for one node. `frozen` are present orders that stay as they are, whoever wants the device."""
+    """The outcome for one node. `frozen` are present orders that stay as they are, whoever wants the device.
+
+    `claims` are devices that a paused policy would have, and has no order for: nothing is done with them.
+    """
 
     decided: dict[str, Decision] = field(default_factory=dict)
+    claims: dict[str, Decision] = field(default_factory=dict)
     frozen: dict[str, Order] = field(default_factory=dict)
     remarks: list[Remark] = field(default_factory=list)
     clashes: list[Clash] = field(default_factory=list)
@@ -95,7 +99,6 @@ class _Walk:
     result: Decisions
     # Devices that a paused policy claims without having them: open to the policy that has them now, to no other.
     claimed: dict[str, str] = field(default_factory=dict)
-    claims: dict[str, Decision] = field(default_factory=dict)
 
     def act(self, policy: PolicyView, spec: NodePolicySpec) -> None:
         chosen, counts = self._choose(policy, spec, {})
@@ -116,7 +119,7 @@ class _Walk:
         for address, decision in chosen.items():
             holder = self.present.get(address)
             self.claimed[address] = holder.policy if holder is not None else ""
-            self.claims[address] = decision
+            self.result.claims[address] = decision
         self._note_losses(policy, spec, counts)
         self._note_other_kinds(policy, spec)
 
@@ -194,7 +197,7 @@ class _Walk:
         order = self.result.frozen.get(address)
         if order is not None:
             return order.policy, order.rule, order.shape
-        decision = self.result.decided.get(address) or self.claims.get(address)
+        decision = self.result.decided.get(address) or self.result.claims.get(address)
         return (decision.policy, decision.rule, decision.shape) if decision is not None else None
 
     def _note_other_kinds(self, policy: PolicyView, spec: NodePolicySpec) -> None:

@@ -71,7 +71,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One node, judged. `worst` is the verdict on the device that makes the node unavailable most clearly, if any."""
+    """One node, judged. `worst` is the verdict on the device that makes the node unavailable most clearly, if any.
+
+    `orphans`: addresses of devices that npufleet changed and that neither orders nor policies name.
+    """
 
     node: NodeView
     state: StateView
@@ -80,6 +83,7 @@ class Evaluation:
     changes: Changes
     worst: Verdict
     shares: Mapping[str, Share]
+    orphans: frozenset[str]
 
     @property
     def zone(self) -> str:
@@ -93,10 +97,11 @@ def evaluate(
     held: frozenset[str],
     silent: frozenset[str],
     *,
-    release_orphans: bool,
+    settling: bool,
+    released: frozenset[str] = frozenset(),
 ) -> Evaluation:
-    """Judge one node; `policies` by precedence, all of them."""
-    compiled = compile_node(node, state, policies, held, silent, release_orphans=release_orphans)
+    """Judge one node; `policies` by precedence, all of them. The rest is as `compile_node` takes it."""
+    compiled = compile_node(node, state, policies, held, silent, released=released, settling=settling)
     changes = changes_between(state.orders, compiled.target)
     verdicts = {order.address: verdict_on(order, node, state, silent) for order in state.orders.devices}
     away = (verdict for verdict in verdicts.values() if verdict.unavailable)
@@ -107,7 +112,7 @@ def evaluate(
     for clash in compiled.decisions.clashes:
         concerned |= {clash.winner, clash.loser}
     shares = {name: _share(name, name in selecting, state, compiled, verdicts) for name in sorted(concerned)}
-    return Evaluation(node, state, compiled.problem, compiled.target, changes, worst, shares)
+    return Evaluation(node, state, compiled.problem, compiled.target, changes, worst, shares, compiled.orphans)
 
 
 def _share(policy: str, selected: bool, state: StateView, compiled: Compiled, verdicts: Mapping[str, Verdict]) -> Share:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from controllers.node_policy.plan.removal_hold import RemovalHold
-from controllers.node_policy.plan.view import NodeConditionType, PolicyView, StateView
+from controllers.node_policy.plan.removal_hold import Holds
+from controllers.node_policy.plan.view import PolicyView, StateView
 from crds.models.conditions import Condition, Status, find_condition
 from crds.models.node_policy import NodePolicyStatus, PolicyConditionType, PolicyReason
 
@@ -52,15 +52,17 @@ def policy_events(policy: PolicyView, status: NodePolicyStatus) -> list[PlanEven
     return events
 
 
-def hold_events(hold: RemovalHold, states: Iterable[StateView]) -> list[PlanEvent]:
-    """One Event when a mass removal is held that no NPUNodeState shows yet."""
-    if not hold.id:
-        return []
-    for state in states:
-        shown = find_condition(state.rollout.conditions, NodeConditionType.REMOVAL_HELD) if state.rollout else None
-        if shown is not None and hold.id in shown.message:
-            return []
-    return [PlanEvent(About.SETTINGS, "npufleet-settings", True, PolicyReason.REMOVAL_HELD, hold.message())]
+def hold_events(holds: Holds, states: Iterable[StateView]) -> list[PlanEvent]:
+    """One Event for each mass removal that is held and that no NPUNodeState shows yet."""
+    unseen = {hold.id: hold for hold in holds.active}
+    for state in states if unseen else ():
+        for shown in state.rollout.conditions if state.rollout else ():
+            for identity in [identity for identity in unseen if identity in shown.message]:
+                del unseen[identity]
+    return [
+        PlanEvent(About.SETTINGS, "npufleet-settings", True, PolicyReason.REMOVAL_HELD, hold.message)
+        for hold in unseen.values()
+    ]
 
 
 def _turned(before: Condition | None, now: Condition, good: Status) -> bool:

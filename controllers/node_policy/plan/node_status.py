@@ -1,16 +1,18 @@
 """The subtree `rollout` in the status of an NPUNodeState: where the node stands, for people and for this controller.
 
-Its transition times are also memory that outlives the process: when a Node was first missing, when a node last moved.
+Its transition times are also memory that outlives the process: when a Node was first missing or was created anew, when
+a node last moved.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from controllers.node_policy.plan.evaluate import Evaluation
 from controllers.node_policy.plan.observe import Progress
-from controllers.node_policy.plan.removal_hold import RemovalHold
-from controllers.node_policy.plan.rollup import timestamp
-from controllers.node_policy.plan.view import NodeConditionType, NodeReason, StateView
+from controllers.node_policy.plan.removal_hold import Holds, device_key
+from controllers.node_policy.plan.rollup import parse_timestamp, timestamp
+from controllers.node_policy.plan.view import NodeConditionType, NodeReason, NodeView, StateView
 from crds.models.conditions import Condition, condition, find_condition, merge_conditions, truncate_message
 from crds.models.node_state import Admission, Intent, NodeRollout
 
@@ -25,31 +27,61 @@ _UNAVAILABLE: Final = {
 }
 
 
-def rollout_of(
-    evaluation: Evaluation, waiting_for: tuple[str, ...], hold: RemovalHold, now: datetime
-) -> NodeRollout | None:
-    """What `rollout` should say of a node that exists; None when there is nothing to say and nothing was ever said.
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What is to be said of a node that its evaluation does not tell.
 
-    `waiting_for`: the policies that have no room for this node now.
+    `waiting_for`: the policies that have no room for it now. `held`: why devices of it are held. `settling`: the Node
+    was created anew, and its labels may be on their way for so many seconds; 0: not so.
     """
+
+    waiting_for: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    settling: int = 0
+
+
+def rollout_of(evaluation: Evaluation, notes: Notes, now: datetime) -> NodeRollout | None:
+    """What `rollout` should say of a node that exists; None when there is nothing to say and nothing was ever said."""
     state = evaluation.state
-    if state.rollout is None and not state.orders.devices and not evaluation.target.devices:
+    if state.rollout is None and not state.orders.devices and not evaluation.target.devices and not notes.held:
         return None
-    conditions = [_available(evaluation, now), _updated(evaluation, waiting_for, now)]
-    held = {order.policy for order in state.orders.devices if order.intent is not Intent.RELEASE} & hold.held
-    if held:
-        conditions.append(_removal_held(state, hold, now))
-    admitted = Admission.WAITING if waiting_for else Admission.ADMITTED
-    return _rollout(state, admitted, conditions)
+    conditions = [_available(evaluation, now), _updated(evaluation, notes.waiting_for, now)]
+    if notes.held:
+        conditions.append(_removal_held(state, notes.held, now))
+    if notes.settling:
+        conditions.append(_created_anew(evaluation.node, state, notes.settling, now))
+    admitted = Admission.WAITING if notes.waiting_for else Admission.ADMITTED
+    return _rollout(state, admitted, conditions, evaluation.node)
 
 
-def rollout_without_node(state: StateView, grace_seconds: int, now: datetime) -> NodeRollout:
-    """What `rollout` should say when the Node is gone; the transition time of NodePresent starts the grace."""
+def held_on(evaluation: Evaluation, holds: Holds) -> tuple[str, ...]:
+    """Why devices of this node are held, one text for each hold that holds some."""
+    texts = []
+    orders = evaluation.state.orders.devices
+    if any(order.policy in holds.policies.held and order.intent is not Intent.RELEASE for order in orders):
+        texts.append(holds.policies.message)
+    if any(device_key(evaluation.node.name, address) in holds.orders.held for address in evaluation.orphans):
+        texts.append(holds.orders.message)
+    return tuple(texts)
+
+
+def created_anew_since(node: NodeView, state: StateView) -> datetime | None:
+    """When this Node was first found in the place of an earlier one of its name; None: not noted so far."""
+    found = find_condition(state.rollout.conditions, NodeConditionType.NODE_RENEWED) if state.rollout else None
+    return parse_timestamp(found.last_transition_time) if found is not None and node.uid in found.message else None
+
+
+def rollout_without_node(state: StateView, grace_seconds: int, held: str, now: datetime) -> NodeRollout:
+    """What `rollout` should say when the Node is gone; the transition time of NodePresent starts the grace.
+
+    `held`: why the object is not deleted even then, "" when it is.
+    """
+    text = f"the Node does not exist; this object is deleted when that has lasted for {grace_seconds} s"
     gone = condition(
         NodeConditionType.NODE_PRESENT,
         False,
         NodeReason.NODE_GONE,
-        f"the Node does not exist; this object is deleted when that has lasted for {grace_seconds} s",
+        truncate_message(f"the Node does not exist; {held}" if held else text, _MESSAGE),
         now=timestamp(now),
         observed_generation=state.generation,
     )
@@ -64,8 +96,12 @@ def gone_since(state: StateView) -> str | None:
     return found.last_transition_time if found is not None else None
 
 
-def _rollout(state: StateView, admitted: Admission, conditions: list[Condition]) -> NodeRollout:
-    old = state.rollout.conditions if state.rollout is not None else ()
+def _rollout(
+    state: StateView, admitted: Admission, conditions: list[Condition], node: NodeView | None = None
+) -> NodeRollout:
+    old = list(state.rollout.conditions) if state.rollout is not None else []
+    if node is not None and created_anew_since(node, state) is None:
+        old = [c for c in old if c.type != NodeConditionType.NODE_RENEWED]  # of yet another Node: the time starts anew
     return NodeRollout(
         observed_generation=state.generation,
         admitted=admitted,
@@ -114,12 +150,24 @@ def _updated(evaluation: Evaluation, waiting_for: tuple[str, ...], now: datetime
     )
 
 
-def _removal_held(state: StateView, hold: RemovalHold, now: datetime) -> Condition:
+def _created_anew(node: NodeView, state: StateView, seconds: int, now: datetime) -> Condition:
+    return condition(
+        NodeConditionType.NODE_RENEWED,
+        True,
+        NodeReason.NODE_CREATED_ANEW,
+        f"the Node was created anew, with UID {node.uid}: for {seconds} s devices that no policy decides any more are "
+        "held, since its labels may be on their way",
+        now=timestamp(now),
+        observed_generation=state.generation,
+    )
+
+
+def _removal_held(state: StateView, held: tuple[str, ...], now: datetime) -> Condition:
     return condition(
         NodeConditionType.REMOVAL_HELD,
         True,
         NodeReason.REMOVAL_HELD,
-        truncate_message(hold.message(), _MESSAGE),
+        truncate_message("; ".join(held), _MESSAGE),
         now=timestamp(now),
         observed_generation=state.generation,
     )

@@ -14,14 +14,29 @@ from controllers.node_policy.plan.admission import Admissions, Budget, Candidate
 from controllers.node_policy.plan.compile import ORPHANS
 from controllers.node_policy.plan.evaluate import Evaluation, Share, evaluate
 from controllers.node_policy.plan.events import PlanEvent, hold_events, policy_events
-from controllers.node_policy.plan.node_status import gone_since, rollout_of, rollout_without_node
+from controllers.node_policy.plan.node_status import (
+    Notes,
+    created_anew_since,
+    gone_since,
+    held_on,
+    rollout_of,
+    rollout_without_node,
+)
 from controllers.node_policy.plan.orders import Limits, Orders
-from controllers.node_policy.plan.removal_hold import CONFIRM_ALL, RemovalHold, deciding_policies, removal_hold
+from controllers.node_policy.plan.removal_hold import (
+    Holds,
+    RemovalHold,
+    device_key,
+    node_key,
+    nodes_hold,
+    orders_hold,
+    policies_hold,
+)
 from controllers.node_policy.plan.rollup import parse_timestamp, roll_up
-from controllers.node_policy.plan.view import NodeView, PolicyView, StateView, World
+from controllers.node_policy.plan.view import PolicyView, StateView, World
 from crds.models.base import Model
 from crds.models.node_policy import NodePolicyStatus
-from crds.models.node_state import NodeRollout
+from crds.models.node_state import Intent, NodeRollout
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -58,7 +73,7 @@ class Plan:
     """What to tell once the write of the object that each is about has succeeded."""
     next_check: datetime | None
     """When time alone would change the plan."""
-    hold: RemovalHold
+    holds: Holds
     waiting: Mapping[str, tuple[str, ...]]
     """By node that has to wait: the policies that have no room for it."""
     targets: Mapping[str, Orders]
@@ -79,17 +94,17 @@ class Cache:
     """Judgements on nodes that did not change since the last plan: they make a plan faster, never another one."""
 
     key: tuple[Any, ...] = ()
-    evaluations: dict[str, tuple[frozenset[str], Evaluation]] = field(default_factory=dict)
-    settled: dict[str, tuple[Evaluation, tuple[str, ...], RemovalHold]] = field(default_factory=dict)
+    evaluations: dict[str, tuple[frozenset[str], bool, Evaluation]] = field(default_factory=dict)
+    releasing: dict[str, tuple[Evaluation, frozenset[str], Evaluation]] = field(default_factory=dict)
+    settled: dict[str, tuple[Evaluation, Notes]] = field(default_factory=dict)
 
 
 def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
     """Make the plan for `world` at `now` (aware). Give the same cache to successive plans of one fleet."""
     cache = Cache() if cache is None else cache
-    hold = removal_hold(
-        deciding_policies(world.states.values()), world.policies.keys(), world.confirmation, world.confirmed
-    )
-    evaluations = _evaluate_all(world, hold, cache)
+    checks: list[datetime] = []
+    settling = _settling(world, now, checks)
+    evaluations, holds = _evaluate_all(world, settling, cache)
     by_policy = _by_policy(evaluations)
     admissions = _admit(world, evaluations, by_policy)
     specs = dict.fromkeys(sorted(world.states)) | {
@@ -98,14 +113,16 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
         if evaluation.node.name not in world.in_flight
     }
     rollouts: dict[str, NodeRollout] = {}
-    checks: list[datetime] = []
     for evaluation in evaluations:
         if evaluation.node.name in world.in_flight or specs[evaluation.node.name] is not None:
             continue  # it speaks of the orders that stand, so it follows them
-        rollout = _rollout_change(evaluation, admissions, hold, now, cache)
+        name = evaluation.node.name
+        anew = name in settling or not _arrival_noted(evaluation)
+        notes = Notes(admissions.waiting.get(name, ()), held_on(evaluation, holds), world.grace_seconds if anew else 0)
+        rollout = _rollout_change(evaluation, notes, now, cache)
         if rollout is not None:
-            rollouts[evaluation.node.name] = rollout
-    deletions = _without_node(world, now, rollouts, checks)
+            rollouts[name] = rollout
+    deletions = _without_node(world, holds.nodes, now, rollouts, checks)
     statuses: dict[str, NodePolicyStatus] = {}
     events: list[PlanEvent] = []
     blocked: dict[str, Counter[str]] = {}
@@ -118,7 +135,7 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
         if not _same(policy.status, rollup.status):
             statuses[name] = rollup.status
             events += policy_events(policy, rollup.status)
-    events += hold_events(hold, world.states.values())
+    events += hold_events(holds, world.states.values())
     return Plan(
         specs=specs,
         creations={
@@ -129,49 +146,117 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
         policy_statuses=statuses,
         events=tuple(events),
         next_check=min(checks, default=None),
-        hold=hold,
+        holds=holds,
         waiting=admissions.waiting,
         targets={evaluation.node.name: evaluation.target for evaluation in evaluations},
         blocked=blocked,
     )
 
 
-def _evaluate_all(world: World, hold: RemovalHold, cache: Cache) -> list[Evaluation]:
+def _settling(world: World, now: datetime, checks: list[datetime]) -> frozenset[str]:
+    """Nodes whose Node object was created anew less than the grace ago."""
+    found = set()
+    for name in world.nodes.keys() & world.states.keys():
+        since = created_anew_since(world.nodes[name], world.states[name])
+        if since is not None:
+            end = since + timedelta(seconds=world.grace_seconds)
+            if now < end:
+                found.add(name)
+                checks.append(end)
+    return frozenset(found)
+
+
+def _arrival_noted(evaluation: Evaluation) -> bool:
+    """Orders follow a Node's new UID only once the object tells since when: the grace must outlive this process."""
+    node, state = evaluation.node, evaluation.state
+    if node.uid == state.node_uid or not state.orders.devices:
+        return True
+    return created_anew_since(node, state) is not None
+
+
+def _evaluate_all(world: World, settling: frozenset[str], cache: Cache) -> tuple[list[Evaluation], Holds]:
     policies = sorted(world.policies.values(), key=lambda policy: policy.precedence)
-    # With no policy left at all, an order that nobody gave says nothing about what anybody wants.
-    release_orphans = bool(policies) or world.confirmation.strip() == CONFIRM_ALL
-    key = ([(policy.name, policy.spec) for policy in policies], hold.held, release_orphans)
+    missing = policies_hold(world)
+    key = ([(policy.name, policy.spec) for policy in policies], missing.held)
     if cache.key != key:
         cache.evaluations.clear()
+        cache.releasing.clear()
         cache.settled.clear()
         cache.key = key
-    for name in cache.evaluations.keys() - (world.nodes.keys() & world.states.keys()):
-        del cache.evaluations[name]
-        cache.settled.pop(name, None)
+    names = sorted(world.nodes.keys() & world.states.keys())
+    for gone in cache.evaluations.keys() - set(names):
+        del cache.evaluations[gone]
+        cache.releasing.pop(gone, None)
+        cache.settled.pop(gone, None)
+    evaluations = [_cached(name, policies, missing.held, world, name in settling, cache) for name in names]
+    orphaned = _orders_hold(evaluations, world)
+    # With no policy left at all, an order that nobody gave says nothing about what anybody wants.
+    free = orphaned.confirmed if not policies else None
     return [
-        _cached(world.nodes[name], world.states[name], policies, hold.held, world, release_orphans, cache)
-        for name in sorted(world.nodes.keys() & world.states.keys())
-    ]
+        _releasing(evaluation, policies, missing.held, world, orphaned.held, free, settling, cache)
+        if evaluation.orphans
+        else evaluation
+        for evaluation in evaluations
+    ], Holds(missing, orphaned, nodes_hold(world))
 
 
 def _cached(
-    node: NodeView,
-    state: StateView,
+    name: str, policies: Sequence[PolicyView], held: frozenset[str], world: World, settling: bool, cache: Cache
+) -> Evaluation:
+    node, state = world.nodes[name], world.states[name]
+    silent = world.silent.get(name, _NOBODY)
+    known = cache.evaluations.get(name)
+    if known is not None:
+        heard, settled, evaluation = known
+        same = (heard, settled) == (silent, settling)
+        if same and _alike(evaluation.node, node) and _alike(evaluation.state, state):
+            return evaluation
+    evaluation = evaluate(node, state, policies, held, silent, settling=settling)
+    cache.evaluations[name] = (silent, settling, evaluation)
+    return evaluation
+
+
+def _orders_hold(evaluations: Iterable[Evaluation], world: World) -> RemovalHold:
+    orphans = {device_key(e.node.name, address) for e in evaluations for address in e.orphans}
+    if not orphans:
+        return RemovalHold()
+    ordered = {
+        device_key(e.node.name, order.address)
+        for e in evaluations
+        for order in e.state.orders.devices
+        if order.intent is not Intent.RELEASE
+    }
+    return orders_hold(orphans, ordered, world)
+
+
+def _releasing(
+    evaluation: Evaluation,
     policies: Sequence[PolicyView],
     held: frozenset[str],
     world: World,
-    release_orphans: bool,
+    kept: frozenset[str],
+    free: frozenset[str] | None,
+    settling: frozenset[str],
     cache: Cache,
 ) -> Evaluation:
-    silent = world.silent.get(node.name, _NOBODY)
-    known = cache.evaluations.get(node.name)
-    if known is not None:
-        heard, evaluation = known
-        if heard == silent and _alike(evaluation.node, node) and _alike(evaluation.state, state):
-            return evaluation
-    evaluation = evaluate(node, state, policies, held, silent, release_orphans=release_orphans)
-    cache.evaluations[node.name] = (silent, evaluation)
-    return evaluation
+    """The node judged again, with its orphans given back that are not `kept`, and are `free` where that is given."""
+    name = evaluation.node.name
+    released = frozenset(
+        address
+        for address in evaluation.orphans
+        if (key := device_key(name, address)) not in kept and (free is None or key in free)
+    )
+    if not released:
+        return evaluation
+    known = cache.releasing.get(name)
+    if known is not None and known[0] is evaluation and known[1] == released:
+        return known[2]
+    silent = world.silent.get(name, _NOBODY)
+    again = evaluate(
+        evaluation.node, evaluation.state, policies, held, silent, settling=name in settling, released=released
+    )
+    cache.releasing[name] = (evaluation, released, again)
+    return again
 
 
 def _alike(known: object, given: object) -> bool:
@@ -222,7 +307,7 @@ def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: 
 
 def _spec_change(evaluation: Evaluation, admissions: Admissions) -> SpecChange | None:
     state, node = evaluation.state, evaluation.node
-    if state.error:
+    if state.error or not _arrival_noted(evaluation):
         return None
     admitted = node.name in admissions.admitted
     orders = evaluation.target if admitted else evaluation.changes.steady
@@ -231,38 +316,36 @@ def _spec_change(evaluation: Evaluation, admissions: Admissions) -> SpecChange |
     return SpecChange(state, orders, node.uid, evaluation.changes.charged if admitted else _NOBODY)
 
 
-def _rollout_change(
-    evaluation: Evaluation, admissions: Admissions, hold: RemovalHold, now: datetime, cache: Cache
-) -> NodeRollout | None:
+def _rollout_change(evaluation: Evaluation, notes: Notes, now: datetime, cache: Cache) -> NodeRollout | None:
     name = evaluation.node.name
-    waiting_for = admissions.waiting.get(name, ())
-    judged = (evaluation, waiting_for, hold)
     known = cache.settled.get(name)
-    if known is not None and known[0] is evaluation and known[1:] == judged[1:]:
+    if known is not None and known[0] is evaluation and known[1] == notes:
         return None
-    wanted = rollout_of(evaluation, waiting_for, hold, now)
+    wanted = rollout_of(evaluation, notes, now)
     if wanted is None or _same(evaluation.state.rollout, wanted):
-        cache.settled[name] = judged
+        cache.settled[name] = (evaluation, notes)
         return None
     return wanted
 
 
 def _without_node(
-    world: World, now: datetime, rollouts: dict[str, NodeRollout], checks: list[datetime]
+    world: World, hold: RemovalHold, now: datetime, rollouts: dict[str, NodeRollout], checks: list[datetime]
 ) -> dict[str, StateView]:
-    """States whose Node is gone: mark them, and delete them once the grace is over."""
+    """States whose Node is gone: mark them, and delete them once the grace is over, unless too many are gone."""
     deletions: dict[str, StateView] = {}
     for name in sorted(world.states.keys() - world.nodes.keys()):
         state = world.states[name]
+        held = hold.message if hold.id and node_key(name) not in hold.confirmed else ""
         told = gone_since(state)
         since = parse_timestamp(told) if told is not None else None
         if since is not None:
             end = since + timedelta(seconds=world.grace_seconds)
-            if now >= end:
+            if now < end:
+                checks.append(end)
+            elif not held:
                 deletions[name] = state
                 continue
-            checks.append(end)
-        wanted = rollout_without_node(state, world.grace_seconds, now)
+        wanted = rollout_without_node(state, world.grace_seconds, held, now)
         if not _same(state.rollout, wanted):
             rollouts[name] = wanted
     return deletions

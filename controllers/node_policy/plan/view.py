@@ -141,7 +141,7 @@ class World:
     confirmation: str = ""
     """Value of the annotation npufleet.io/confirm-removal."""
     confirmed: frozenset[str] = frozenset()
-    """Policies whose removal was confirmed earlier under the present value of the annotation."""
+    """What is missing and was confirmed earlier under the present value of the annotation (`Holds.confirmed`)."""
     grace_seconds: int = DEFAULT_GRACE_SECONDS
 
 
@@ -167,6 +167,7 @@ class NodeConditionType(StrEnum):
     AVAILABLE = "Available"
     UPDATED = "Updated"
     NODE_PRESENT = "NodePresent"
+    NODE_RENEWED = "NodeRenewed"
     REMOVAL_HELD = "RemovalHeld"
 
 
@@ -184,4 +185,5 @@ class NodeReason(StrEnum):
     INVENTORY_PENDING = "InventoryPending"
     STATE_UNREADABLE = "StateUnreadable"
     NODE_GONE = "NodeGone"
+    NODE_CREATED_ANEW = "NodeCreatedAnew"
     REMOVAL_HELD = "RemovalHeld"
