@@ -173,6 +173,15 @@ def faults_of(error: ValidationError) -> list[tuple[str, str]]:
     ]
 
 
+def describe_faults(error: ValidationError, root: str, *, most: int = 5) -> str:
+    """Those faults in one line, for a condition: paths below the field `root`, the first `most` and how many more."""
+    found = faults_of(error)
+    told = [f"{root}{'.' if path and path[0] != '[' else ''}{path}: {message}" for path, message in found[:most]]
+    if len(found) > most:
+        told.append(f"and {len(found) - most} more")
+    return "; ".join(told)
+
+
 def _own_faults(found: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     """Without lists that pydantic calls too short only because it does not count faulty items."""
     places = [error["loc"] for error in found]

@@ -20,7 +20,7 @@ from controllers.node_policy.plan.view import (
     StateView,
     Subtree,
 )
-from crds.models.base import field_path
+from crds.models.base import describe_faults
 from crds.models.conditions import Status, find_condition
 from crds.models.node_policy import NodePolicySpec, NodePolicyStatus
 from crds.models.node_state import (
@@ -34,7 +34,6 @@ from crds.models.node_state import (
     NodeStateSpec,
 )
 
-_FAULTS_TOLD: Final = 5
 _REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
     Subtree.BINDINGS: Bindings,
     Subtree.PROFILES: DaemonReport,
@@ -104,18 +103,6 @@ def read_state(obj: Mapping[str, Any]) -> StateView:
         rollout=_read_rollout(status.get("rollout")),
         error=error,
     )
-
-
-def describe_faults(fault: ValidationError, root: str) -> str:
-    """Where and what, for the author of the object: field paths first, at most a handful."""
-    errors = fault.errors(include_url=False, include_context=False, include_input=False)
-    places = [error["loc"] for error in errors]
-    # A list whose items are at fault is reported as too short as well: only the items tell something.
-    errors = [e for e in errors if not any(len(p) > len(e["loc"]) and p[: len(e["loc"])] == e["loc"] for p in places)]
-    told = [f"{field_path((root, *error['loc']))}: {error['msg']}" for error in errors[:_FAULTS_TOLD]]
-    if len(errors) > _FAULTS_TOLD:
-        told.append(f"and {len(errors) - _FAULTS_TOLD} more")
-    return "; ".join(told)
 
 
 def _read_inventory(value: Any) -> InventoryView | None:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from crds.models import NPUNodePolicy, NPUNodeState, VNPUQuota
-from crds.models.base import api_name, canonical_json, content_hash, field_path
+from crds.models.base import api_name, canonical_json, content_hash, describe_faults, field_path
 from crds.models.modes import HardVNPU, Mode, Passthrough
 from crds.models.rollout import Rollout
 from tests.builders.objects import (
@@ -54,6 +54,19 @@ def test_python_names_are_no_field_names_in_files() -> None:
         "spec.node_selector",
         "spec.nodeSelector",
     }
+
+
+def test_faults_are_described_in_one_line_below_their_field_the_first_of_many() -> None:
+    with pytest.raises(ValidationError) as caught:
+        NPUNodePolicy.model_validate(node_policy(rules=[device_rule(mode=mode) for mode in "ABC"]))
+    text = describe_faults(caught.value, "item", most=2)
+    first, second, rest = text.split("; ")
+    assert first.startswith("item.spec.devices[0].mode: Input should be 'Passthrough', ")
+    assert second.startswith("item.spec.devices[1].mode: ")
+    assert rest == "and 1 more"
+    with pytest.raises(ValidationError) as caught:
+        NPUNodePolicy.model_validate(7)
+    assert describe_faults(caught.value, "item").startswith("item: Input should be ")
 
 
 def test_all_faults_of_an_object_are_told_at_once() -> None:
