@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from crds.models.conditions import same_status
 from runtime.api import Api, Conflict, Object
 from runtime.resources import Resource
 from runtime.store import parse_version
@@ -92,27 +93,6 @@ class StatusWriter:
         if self._fields is None:
             return status
         return {key: value for key, value in status.items() if key in self._fields}
-
-
-def same_status(left: Any, right: Any) -> bool:
-    """Equality as the API sees it: absent equals None, and conditions are a map by type, whatever their order."""
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        keys = left.keys() | right.keys()
-        return all(same_status(left.get(key), right.get(key)) for key in keys)
-    if isinstance(left, list) and isinstance(right, list):
-        if len(left) != len(right):
-            return False
-        if _are_conditions(left) and _are_conditions(right):
-            left = sorted(left, key=lambda condition: str(condition["type"]))
-            right = sorted(right, key=lambda condition: str(condition["type"]))
-        return all(map(same_status, left, right))
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    return bool(left == right)
-
-
-def _are_conditions(items: list[Any]) -> bool:
-    return bool(items) and all(isinstance(item, Mapping) and "type" in item and "status" in item for item in items)
 
 
 def _without_none(value: Any) -> Any:

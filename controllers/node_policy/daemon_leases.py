@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from crds.models.conditions import parse_timestamp
 from runtime.api import Api, ApiError
 from runtime.backoff import Backoff
 from runtime.lease import daemon_lease_name
@@ -58,7 +59,7 @@ class LeaseBook:
                 continue
             # It was renewed after the last list, whatever the node's clock says; at first sight its word must do.
             earliest = self._listed if before is not None and self._listed is not None else None
-            known[daemon] = _Known(renewed, _clamped(_parse(renewed), earliest, now))
+            known[daemon] = _Known(renewed, _clamped(parse_timestamp(renewed), earliest, now))
         self._known = known
         self._listed = now
 
@@ -127,14 +128,6 @@ class LeaseReader:
 
 def _renewal(lease: dict[str, Any]) -> tuple[str, str]:
     return str(lease["metadata"]["name"]), str((lease.get("spec") or {}).get("renewTime") or "")
-
-
-def _parse(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 def _clamped(moment: datetime | None, earliest: datetime | None, latest: datetime) -> datetime:

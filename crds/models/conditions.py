@@ -5,10 +5,10 @@ changes, ``message`` is at most 32768 characters, ``reason`` is never empty.
 """
 
 import re
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
@@ -119,3 +119,41 @@ def merge_conditions(old: Iterable[Condition], new: Iterable[Condition]) -> tupl
         else:
             merged.append(fresh)
     return tuple(merged)
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, to the second, as metav1.Time has it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: str) -> datetime | None:
+    """The moment that an object of the API tells (metav1.Time or MicroTime), None when it tells none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def same_status(left: Any, right: Any) -> bool:
+    """Equality as the API sees it, of parts of a status as plain data.
+
+    Absent equals None, and conditions are a map by type, whatever their order.
+    """
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        keys = left.keys() | right.keys()
+        return all(same_status(left.get(key), right.get(key)) for key in keys)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        if len(left) != len(right):
+            return False
+        if _are_conditions(left) and _are_conditions(right):
+            left = sorted(left, key=lambda condition: str(condition["type"]))
+            right = sorted(right, key=lambda condition: str(condition["type"]))
+        return all(map(same_status, left, right))
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    return bool(left == right)
+
+
+def _are_conditions(items: Sequence[Any]) -> bool:
+    return bool(items) and all(isinstance(item, Mapping) and "type" in item and "status" in item for item in items)

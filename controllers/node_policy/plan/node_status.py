@@ -11,9 +11,16 @@ from typing import Final
 from controllers.node_policy.plan.evaluate import Evaluation
 from controllers.node_policy.plan.observe import Progress
 from controllers.node_policy.plan.removal_hold import Holds, device_key
-from controllers.node_policy.plan.rollup import parse_timestamp, timestamp
 from controllers.node_policy.plan.view import NodeConditionType, NodeReason, NodeView, StateView
-from crds.models.conditions import Condition, condition, find_condition, merge_conditions, truncate_message
+from crds.models.conditions import (
+    Condition,
+    condition,
+    find_condition,
+    merge_conditions,
+    parse_timestamp,
+    timestamp,
+    truncate_message,
+)
 from crds.models.node_state import Admission, Intent, NodeRollout
 
 _MESSAGE: Final = 1024

@@ -32,9 +32,9 @@ from controllers.node_policy.plan.removal_hold import (
     orders_hold,
     policies_hold,
 )
-from controllers.node_policy.plan.rollup import parse_timestamp, roll_up
+from controllers.node_policy.plan.rollup import roll_up
 from controllers.node_policy.plan.view import PolicyView, StateView, World
-from crds.models.base import Model
+from crds.models.conditions import parse_timestamp, same_status
 from crds.models.node_policy import NodePolicyStatus
 from crds.models.node_state import Intent, NodeRollout
 
@@ -352,11 +352,4 @@ def _without_node(
 
 
 def _same(stands: NodePolicyStatus | NodeRollout | None, wanted: NodePolicyStatus | NodeRollout) -> bool:
-    """Equality as the API sees it: conditions are a map by type, whatever their order."""
-    return stands is not None and _content(stands) == _content(wanted)
-
-
-def _content(value: Model) -> dict[str, Any]:
-    content = value.model_dump(exclude_none=True)
-    content["conditions"] = {condition["type"]: condition for condition in content.get("conditions", ())}
-    return content
+    return stands is not None and same_status(stands.model_dump(), wanted.model_dump())

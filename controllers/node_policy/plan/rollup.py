@@ -7,13 +7,22 @@ itself: a status is written when something happened, not because time passed.
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from controllers.node_policy.plan.evaluate import Evaluation, Share
 from controllers.node_policy.plan.observe import Progress
 from controllers.node_policy.plan.view import NodeConditionType, PolicyView
-from crds.models.conditions import Condition, Status, condition, find_condition, merge_conditions, truncate_message
+from crds.models.conditions import (
+    Condition,
+    Status,
+    condition,
+    find_condition,
+    merge_conditions,
+    parse_timestamp,
+    timestamp,
+    truncate_message,
+)
 from crds.models.node_policy import (
     Blocker,
     Conflict,
@@ -41,20 +50,6 @@ class Rollup:
     status: NodePolicyStatus
     check_at: datetime | None
     blocked: Counter[str]
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC, to the second, as metav1.Time has it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_timestamp(text: str) -> datetime | None:
-    """The moment that a condition tells, None when it tells none."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 def roll_up(policy: PolicyView, evaluations: Iterable[Evaluation], now: datetime) -> Rollup:

@@ -1,5 +1,8 @@
 """Conditions keep to the API conventions: transition times move with the status only, messages are bounded."""
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +15,9 @@ from crds.models.conditions import (
     condition,
     find_condition,
     merge_conditions,
+    parse_timestamp,
+    same_status,
+    timestamp,
     truncate_message,
 )
 from tests.builders.examples import at_least
@@ -109,3 +115,42 @@ def test_a_time_that_is_none_in_utc_is_refused(time: str) -> None:
 
 def test_a_condition_that_is_not_there_is_none() -> None:
     assert find_condition([], "Ready") is None
+
+
+def ready(status: str, time: str = NOW) -> dict[str, str]:
+    return {"type": "Ready", "status": status, "reason": "R", "message": "", "lastTransitionTime": time}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        ({}, {"a": None}, True),
+        ({"a": {"b": 1}}, {"a": {"b": 1, "c": None}}, True),
+        ({"a": []}, {}, False),
+        ([ready("True"), {**ready("True"), "type": "A"}], [{**ready("True"), "type": "A"}, ready("True")], True),
+        ([ready("True")], [ready("False")], False),
+        ([ready("True")], [ready("True", time=BEFORE)], False),
+        ([{"node": "a"}, {"node": "b"}], [{"node": "b"}, {"node": "a"}], False),
+        (1, True, False),
+        (0, False, False),
+        ("1", 1, False),
+        ({"a": 1}, [], False),
+        (None, None, True),
+        ({"a": (1, 2)}, {"a": [1, 2]}, True),
+    ],
+)
+def test_equality_is_that_of_the_api(left: Any, right: Any, same: bool) -> None:
+    assert same_status(left, right) is same
+    assert same_status(right, left) is same
+
+
+@pytest.mark.parametrize("text", ["2026-11-30T12:00:00Z", "2026-11-30T13:00:00.000000+01:00"])
+def test_moment_is_read_with_its_zone_and_written_in_utc(text: str) -> None:
+    moment = parse_timestamp(text)
+    assert moment == datetime(2026, 11, 30, 12, tzinfo=UTC)
+    assert timestamp(moment) == "2026-11-30T12:00:00Z"
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-11-30T12:00:00", "2026-02-30T12:00:00Z"])
+def test_text_that_tells_no_moment_is_none(text: str) -> None:
+    assert parse_timestamp(text) is None

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.api import Conflict, NotFound
 from runtime.resources import NPU_NODE_POLICIES, NPU_NODE_STATES
-from runtime.status_writer import StatusWriter, same_status
+from runtime.status_writer import StatusWriter
 from tests.builders.fake_api import FakeApi
 from tests.builders.fake_objects import Object
 
@@ -103,25 +103,3 @@ async def test_what_somebody_else_changed_in_our_part_is_set_right() -> None:
         server.objects.edit(NPU_NODE_STATES, "n", status={"a": "wrong"})
         assert await writer.write(server.objects.get(NPU_NODE_STATES, "n"), {"a": "A"}) is not None
         assert server.objects.get(NPU_NODE_STATES, "n")["status"] == {"a": "A"}
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "same"),
-    [
-        ({}, {"a": None}, True),
-        ({"a": {"b": 1}}, {"a": {"b": 1, "c": None}}, True),
-        ({"a": []}, {}, False),
-        ([ready("True"), {**ready("True"), "type": "A"}], [{**ready("True"), "type": "A"}, ready("True")], True),
-        ([ready("True")], [ready("False")], False),
-        ([ready("True")], [ready("True", time="2026-05-02T00:00:00Z")], False),
-        ([{"node": "a"}, {"node": "b"}], [{"node": "b"}, {"node": "a"}], False),
-        (1, True, False),
-        (0, False, False),
-        ("1", 1, False),
-        ({"a": 1}, [], False),
-        (None, None, True),
-    ],
-)
-def test_equality_is_that_of_the_api(left: Any, right: Any, same: bool) -> None:
-    assert same_status(left, right) is same
-    assert same_status(right, left) is same
