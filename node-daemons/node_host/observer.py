@@ -11,12 +11,14 @@ from typing import Final, TypeVar
 from crds.models.node_state import DeviceUser
 from node_host.boot import read_boot_id
 from node_host.bounded_call import BoundedCalls, HungError
-from node_host.device_nodes import DeviceNodes, read_device_nodes
-from node_host.disk_evidence import DiskEvidence
+from node_host.evidence.device_nodes import DeviceNodes, read_device_nodes
+from node_host.evidence.disks import DiskEvidence
+from node_host.evidence.open_handles import OpenHandles, read_open_handles
+from node_host.evidence.publication import Published, read_published
+from node_host.evidence.usage import users_of
+from node_host.evidence.vetoes import HostEvidence, read_evidence, vetoes_of
 from node_host.host import Host
-from node_host.iommu import IOMMUGroups, read_groups
-from node_host.open_handles import OpenHandles, read_open_handles
-from node_host.pci import (
+from node_host.pci.device import (
     DEVICES,
     DRIVERS,
     SERIAL,
@@ -26,11 +28,9 @@ from node_host.pci import (
     read_device,
     read_serial,
 )
-from node_host.publication import Published, read_published
-from node_host.usage import users_of
-from node_host.vetoes import HostEvidence, read_evidence, vetoes_of
-from node_host.vfio_drivers import VFIOAliases, read_aliases
-from node_host.vfio_nodes import read_vfio_nodes
+from node_host.pci.iommu import IOMMUGroups, read_groups
+from node_host.pci.vfio_drivers import VFIOAliases, read_aliases
+from node_host.pci.vfio_nodes import read_vfio_nodes
 from node_host.view import HostView
 
 R = TypeVar("R")

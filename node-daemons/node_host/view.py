@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from crds.models.node_state import DeviceUser, Veto, VetoReason
-from node_host.iommu import IOMMUGroups
-from node_host.locks import lock_names
-from node_host.pci import PCIDevice
-from node_host.publication import Published
+from node_host.acting.locks import lock_names
+from node_host.evidence.publication import Published
+from node_host.evidence.usage import in_use_text
+from node_host.pci.device import PCIDevice
+from node_host.pci.iommu import IOMMUGroups
+from node_host.pci.vfio_drivers import VFIOAliases
 from node_host.reasons import Reason
-from node_host.usage import in_use_text
-from node_host.vfio_drivers import VFIOAliases
 
 _NOT_LOOKED_AT: Final = "who uses it was not looked at"
 

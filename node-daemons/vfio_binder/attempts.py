@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from node_host.actions import Outcome, Result
+from node_host.acting.actions import Outcome, Result
 from node_host.reasons import Reason
 
 BASE_SECONDS: Final = 5.0

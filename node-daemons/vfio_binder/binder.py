@@ -9,12 +9,12 @@ from typing import Final
 
 from crds.catalogue import Catalogue
 from crds.models.node_state import Bindings, DeviceState, Inventory, NodeStateSpec, NodeStateStatus
-from node_host.actions import Bind, Outcome, Result
+from node_host.acting.actions import Bind, Outcome, Result
+from node_host.acting.bounded_write import BoundedWriter
+from node_host.acting.executor import Executor
+from node_host.acting.journal import Journal, JournalState
 from node_host.bounded_call import BoundedCalls, HungError
-from node_host.bounded_write import BoundedWriter
-from node_host.executor import Executor
 from node_host.host import Host
-from node_host.journal import Journal, JournalState
 from node_host.observer import Observer
 from node_host.reasons import Reason
 from node_host.view import HostView

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crds.catalogue import load_catalogue
-from node_host.bounded_write import BoundedWriter
+from node_host.acting.bounded_write import BoundedWriter
+from node_host.acting.journal import JOURNAL, Journal
 from node_host.host import Host, open_host
-from node_host.journal import JOURNAL, Journal
 from vfio_binder.binder import Binder
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from crds.models.modes import Mode, OnRelease
 from crds.models.node_state import BoundDevice, DeviceState
-from node_host.actions import Action, Forget, JournalAction, Remember, Return
-from node_host.journal import JournalEntry
+from node_host.acting.actions import Action, Forget, JournalAction, Remember, Return
+from node_host.acting.journal import JournalEntry
+from node_host.pci.vfio_drivers import is_vfio_driver
+from node_host.pci.vfio_nodes import missing_node
+from node_host.pci.viability import obstacles
 from node_host.reasons import Reason
-from node_host.vfio_drivers import is_vfio_driver
-from node_host.vfio_nodes import missing_node
-from node_host.viability import obstacles
 from vfio_binder.situation import Block, Situation, Want, blocked, returned_already
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from node_host.usage import in_use_text
+from node_host.evidence.usage import in_use_text
 from node_host.view import HostView
 
 LIMIT: Final = 3

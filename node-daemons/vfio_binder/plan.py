@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from crds.models.node_state import MAX_DEVICES, BoundDevice, DeviceState, NodeStateSpec
-from node_host.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome
-from node_host.journal import JournalState
+from node_host.acting.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome
+from node_host.acting.journal import JournalState
 from node_host.reasons import Reason
 from node_host.view import HostView
 from vfio_binder.decisions import Decision, decide

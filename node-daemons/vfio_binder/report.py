@@ -18,10 +18,10 @@ from crds.models.node_state import (
     Inventory,
     InventoryDevice,
 )
-from node_host.journal import JournalState
-from node_host.pci import PCIDevice
-from node_host.usage import MAX_USERS, unreadable_use
-from node_host.viability import group_viability
+from node_host.acting.journal import JournalState
+from node_host.evidence.usage import MAX_USERS, unreadable_use
+from node_host.pci.device import PCIDevice
+from node_host.pci.viability import group_viability
 from node_host.view import HostView
 from vfio_binder.plan import Plan
 from vfio_binder.selection import is_accelerator, product_of

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from crds.catalogue import Catalogue, Product
-from node_host.pci import PCIDevice
+from node_host.pci.device import PCIDevice
 
 _PROCESSING_ACCELERATOR: Final = "12"
 _DISPLAY: Final = ("0300", "0302", "0380")

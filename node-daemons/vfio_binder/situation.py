@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from crds.models.modes import Companions, Mode, Passthrough
 from crds.models.node_state import BoundDevice, DesiredDevice, DeviceState, Intent
-from node_host.actions import Outcome
-from node_host.journal import JournalEntry, JournalState
-from node_host.pci import PCIDevice, identity_of, same_identity
+from node_host.acting.actions import Outcome
+from node_host.acting.journal import JournalEntry, JournalState
+from node_host.pci.device import PCIDevice, identity_of, same_identity
+from node_host.pci.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
 from node_host.reasons import Reason
-from node_host.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
 from node_host.view import HostView, Obstacle
 
 AUTO: Final = "Auto"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from crds.models.node_state import DeviceState
-from node_host.actions import describe
+from node_host.acting.actions import describe
 from vfio_binder.binder import Pass
 
 

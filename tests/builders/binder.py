@@ -9,11 +9,11 @@ from typing import Any
 
 from crds.catalogue import load_catalogue
 from crds.models.node_state import Bindings, BoundDevice, Inventory, NodeStateSpec, NodeStateStatus
+from node_host.acting.bounded_write import BoundedWriter
+from node_host.acting.journal import JOURNAL, Journal, JournalState
 from node_host.bounded_call import BoundedCalls
-from node_host.bounded_write import BoundedWriter
 from node_host.host import Host
-from node_host.journal import JOURNAL, Journal, JournalState
-from node_host.pci import DEVICES
+from node_host.pci.device import DEVICES
 from simulated_node.description import HostDescription
 from simulated_node.description_files import parse_device
 from simulated_node.kernel import SimulatedKernel

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from node_host.acting.bounded_write import BoundedWriter, WriteStuckError
+from node_host.acting.locks import LockedError, Locks
 from node_host.bounded_call import BoundedCalls, HungError
-from node_host.bounded_write import BoundedWriter, WriteStuckError
 from node_host.host import KernelFiles, open_host
-from node_host.locks import LockedError, Locks
-from node_host.pci import DEVICES, DRIVERS
+from node_host.pci.device import DEVICES, DRIVERS
 from simulated_node.kernel import SimulatedKernel
 from simulated_node.server import SimulatedKernelServer
 from tests.builders.binder import NPU, host, npu

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from node_host.boot import BOOT_ID, BootUnknownError, read_boot_id
+from node_host.evidence.publication import PUBLISHED, read_published
 from node_host.host import KernelFiles, Uevent
-from node_host.publication import PUBLISHED, read_published
 from node_host.resync import concerns_devices, watch_host
 from tests.builders.paper_host import paper_host
 

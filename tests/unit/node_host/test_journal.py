@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_host.journal import Journal, JournalChangedError, JournalEntry, JournalError, decode, encode
+from node_host.acting.journal import Journal, JournalChangedError, JournalEntry, JournalError, decode, encode
 
 EXAMPLES = 2000
 CARD, TWIN = "0000:23:00.0", "0000:24:00.0"

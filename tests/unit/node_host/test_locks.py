@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from node_host.acting.locks import LOCKS, LockedError, Locks, lock_names
 from node_host.host import KernelFiles
-from node_host.locks import LOCKS, LockedError, Locks, lock_names
 
 
 def locks(root: Path, *names: str) -> Locks:

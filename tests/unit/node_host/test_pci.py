@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from node_host.host import KernelFiles
-from node_host.iommu import read_groups
-from node_host.pci import (
+from node_host.pci.device import (
     DeviceGoneError,
     DeviceUnreadableError,
     MalformedError,
@@ -20,6 +19,7 @@ from node_host.pci import (
     read_serial,
     same_identity,
 )
+from node_host.pci.iommu import read_groups
 from simulated_node.kernel import SimulatedKernel
 from tests.builders.binder import NPU, TWIN, bridge, graphics, host, npu
 from tests.builders.paper_host import paper_host

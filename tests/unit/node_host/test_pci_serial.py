@@ -5,7 +5,7 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_host.pci_serial import device_serial_number, serial_number, vpd_serial_number
+from node_host.pci.serial import device_serial_number, serial_number, vpd_serial_number
 
 EXAMPLES = 2000
 

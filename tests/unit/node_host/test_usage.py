@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from node_host.device_nodes import read_device_nodes
+from node_host.evidence.device_nodes import read_device_nodes
+from node_host.evidence.open_handles import OpenHandles, read_open_handles
+from node_host.evidence.usage import users_of
 from node_host.host import KernelFiles
-from node_host.open_handles import OpenHandles, read_open_handles
-from node_host.pci import PCIDevice
-from node_host.usage import users_of
+from node_host.pci.device import PCIDevice
 from tests.builders.paper_host import paper_host
 
 CARD, TWIN = "0000:23:00.0", "0000:24:00.0"

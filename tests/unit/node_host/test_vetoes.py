@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from crds.models.node_state import VetoReason
-from node_host.disk_evidence import parse_mountinfo, parse_swaps
-from node_host.host import KernelFiles
-from node_host.iommu import IOMMUGroups
-from node_host.network_evidence import (
+from node_host.evidence.disks import parse_mountinfo, parse_swaps
+from node_host.evidence.network import (
     parse_if_inet6,
     parse_ipv6_route,
     parse_local_addresses,
     parse_route,
     read_network_evidence,
 )
-from node_host.pci import PCIDevice
-from node_host.vetoes import read_evidence, vetoes_of
+from node_host.evidence.vetoes import read_evidence, vetoes_of
+from node_host.host import KernelFiles
+from node_host.pci.device import PCIDevice
+from node_host.pci.iommu import IOMMUGroups
 from tests.builders.paper_host import paper_host
 
 CARD = "0000:01:00.0"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from node_host.pci import PCIDevice
-from node_host.vfio_drivers import VFIOAliases, driver_directory, is_vfio_driver, parse_aliases, read_aliases
-from node_host.viability import group_viability, obstacles
+from node_host.pci.device import PCIDevice
+from node_host.pci.vfio_drivers import VFIOAliases, driver_directory, is_vfio_driver, parse_aliases, read_aliases
+from node_host.pci.viability import group_viability, obstacles
 from tests.builders.paper_host import paper_host
 
 MODALIAS = "pci:v000010DEd00002342sv000010DEsd000016EBbc03sc02i00"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from node_host.journal import JOURNAL
-from node_host.pci import DEVICES
+from node_host.acting.journal import JOURNAL
+from node_host.pci.device import DEVICES
 from simulated_node.control import Control
 from tests.builders.binder import NODE_UID, NPU, TWIN, host, npu, order
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from node_host.journal import JOURNAL
-from node_host.pci import DEVICES
-from node_host.publication import PUBLISHED
+from node_host.acting.journal import JOURNAL
+from node_host.evidence.publication import PUBLISHED
+from node_host.pci.device import DEVICES
 from simulated_node.in_process import InProcessHost
 from simulated_node.kernel import SimulatedKernel
 from tests.builders.binder import NPU, TWIN, Bench, condition_of, host, nic, npu, order, report_of, verdict

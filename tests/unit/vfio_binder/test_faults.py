@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from node_host.bounded_write import BoundedWriter
-from node_host.journal import JOURNAL, Journal
-from node_host.locks import Locks
-from node_host.pci import DEVICES, DRIVERS, DRIVERS_PROBE
+from node_host.acting.bounded_write import BoundedWriter
+from node_host.acting.journal import JOURNAL, Journal
+from node_host.acting.locks import Locks
+from node_host.pci.device import DEVICES, DRIVERS, DRIVERS_PROBE
 from node_host.view import HostView
 from tests.builders.binder import NPU, TWIN, Bench, audio, condition_of, graphics, host, npu, order, report_of, verdict
 from tests.builders.waiting import until

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from node_host.actions import Bind, Forget, Outcome, Result, Return, describe
-from node_host.iommu import IOMMUGroups
-from node_host.journal import JournalEntry, JournalState
-from node_host.pci import PCIDevice
+from node_host.acting.actions import Bind, Forget, Outcome, Result, Return, describe
+from node_host.acting.journal import JournalEntry, JournalState
+from node_host.pci.device import PCIDevice
+from node_host.pci.iommu import IOMMUGroups
 from node_host.reasons import Reason
 from node_host.view import HostView
 from tests.builders.binder import NODE_UID, NPU, TWIN, order, spec

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from node_host.acting.bounded_write import BoundedWriter
+from node_host.acting.locks import Locks
 from node_host.bounded_call import BoundedCalls
-from node_host.bounded_write import BoundedWriter
-from node_host.locks import Locks
 from tests.builders.binder import Bench, host, npu, order
 
 EXAMPLES = 2000

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from crds.models.node_state import DeviceUser, UseKind
-from node_host.device_nodes import DeviceNodes
-from node_host.open_handles import Handle, OpenHandles
-from node_host.pci import PCIDevice
-from node_host.vfio_drivers import is_vfio_driver
+from node_host.evidence.device_nodes import DeviceNodes
+from node_host.evidence.open_handles import Handle, OpenHandles
+from node_host.pci.device import PCIDevice
+from node_host.pci.vfio_drivers import is_vfio_driver
 
 MAX_USERS: Final = 16
 

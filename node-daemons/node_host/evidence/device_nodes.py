@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from node_host.evidence.open_handles import Number
 from node_host.host import Host
-from node_host.open_handles import Number
-from node_host.pci import DEVICES, PCIDevice, is_address
+from node_host.pci.device import DEVICES, PCIDevice, is_address
 
 _MAX_DEPTH: Final = 20
 _MAX_ENTRIES: Final = 20000

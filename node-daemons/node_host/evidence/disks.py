@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from node_host.host import Host
-from node_host.pci import is_address, last_address
+from node_host.pci.device import is_address, last_address
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from node_host.host import Host
-from node_host.pci_serial import serial_number
+from node_host.pci.serial import serial_number
 
 DEVICES: Final = "/sys/bus/pci/devices"
 DRIVERS: Final = "/sys/bus/pci/drivers"

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from crds.models.modes import IOMMUBackend
 from crds.models.node_state import DeviceState
-from node_host.journal import JournalEntry
+from node_host.acting.journal import JournalEntry
 from node_host.reasons import Reason
 
 

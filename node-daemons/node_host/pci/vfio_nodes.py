@@ -8,7 +8,7 @@ from typing import Final
 
 from crds.models.modes import IOMMUBackend
 from node_host.host import Host
-from node_host.pci import PCIDevice
+from node_host.pci.device import PCIDevice
 
 _VFIO: Final = "/dev/vfio"
 _DEVICES: Final = "/dev/vfio/devices"

@@ -6,11 +6,11 @@ Source: Documentation/ABI/testing/sysfs-bus-pci, drivers/base/bus.c. `new_id` is
 from functools import partial
 from typing import Final
 
+from node_host.acting.bounded_write import BoundedWriter
+from node_host.acting.locks import Locks
 from node_host.bounded_call import BoundedCalls
-from node_host.bounded_write import BoundedWriter
 from node_host.host import Host
-from node_host.locks import Locks
-from node_host.pci import DEVICES, DRIVERS, DRIVERS_PROBE, PCIDevice, read_device
+from node_host.pci.device import DEVICES, DRIVERS, DRIVERS_PROBE, PCIDevice, read_device
 
 _NO_OVERRIDE: Final = b"\n"  # a zero-length write would never reach the kernel
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from crds.models.node_state import GroupViability
-from node_host.pci import PCIDevice, is_address
-from node_host.vfio_drivers import is_vfio_driver
+from node_host.pci.device import PCIDevice, is_address
+from node_host.pci.vfio_drivers import is_vfio_driver
 
 STUB: Final = "pci-stub"
 _PORTS: Final = frozenset({"pcieport", "shpchp"})

@@ -13,17 +13,17 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Final
 
-from node_host.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome, Result, Return
-from node_host.binding import DeviceMover
+from node_host.acting.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome, Result, Return
+from node_host.acting.binding import DeviceMover
+from node_host.acting.bounded_write import BoundedWriter
+from node_host.acting.driver_writes import DriverWrites
+from node_host.acting.journal import Journal, JournalChangedError, JournalError, JournalView
+from node_host.acting.locks import LockedError, Locks
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import BoundedCalls, HungError
-from node_host.bounded_write import BoundedWriter
-from node_host.driver_writes import DriverWrites
 from node_host.host import Host
-from node_host.journal import Journal, JournalChangedError, JournalError, JournalView
-from node_host.locks import LockedError, Locks
 from node_host.observer import Observer
-from node_host.pci import same_identity
+from node_host.pci.device import same_identity
 from node_host.reasons import Reason
 from node_host.view import HostView
 

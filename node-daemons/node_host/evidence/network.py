@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
 from node_host.host import Host
-from node_host.pci import last_address
+from node_host.pci.device import last_address
 
 NET: Final = "/sys/class/net"
 _OPEN_VSWITCH: Final = "ovs-system"

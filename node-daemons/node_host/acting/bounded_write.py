@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from node_host.acting.locks import Locks
 from node_host.host import Host
-from node_host.locks import Locks
 
 WRITE_SECONDS: Final = 30.0
 

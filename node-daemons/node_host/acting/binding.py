@@ -12,16 +12,16 @@ from functools import partial
 from typing import Final
 
 from crds.models.modes import IOMMUBackend
-from node_host.actions import Bind, Outcome, Result, Return
+from node_host.acting.actions import Bind, Outcome, Result, Return
+from node_host.acting.bounded_write import WriteStuckError
+from node_host.acting.driver_writes import DriverWrites
+from node_host.acting.journal import Journal, JournalEntry, JournalError
 from node_host.bounded_call import BoundedCalls, HungError
-from node_host.bounded_write import WriteStuckError
-from node_host.driver_writes import DriverWrites
 from node_host.host import Host
-from node_host.journal import Journal, JournalEntry, JournalError
-from node_host.pci import DRIVERS, DeviceGoneError, DeviceUnreadableError, PCIDevice
+from node_host.pci.device import DRIVERS, DeviceGoneError, DeviceUnreadableError, PCIDevice
+from node_host.pci.vfio_drivers import driver_directory, module_of
+from node_host.pci.vfio_nodes import missing_node, read_vfio_nodes
 from node_host.reasons import Reason
-from node_host.vfio_drivers import driver_directory, module_of
-from node_host.vfio_nodes import missing_node, read_vfio_nodes
 
 
 class _StepError(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from node_host.host import Host
-from node_host.pci import is_address
+from node_host.pci.device import is_address
 
 PUBLISHED: Final = "/run/npufleet/published.json"
 VERSION: Final = 1

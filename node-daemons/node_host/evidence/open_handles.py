@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from node_host.host import Host
-from node_host.pci import last_address
+from node_host.pci.device import last_address
 
 PROC: Final = "/proc"
 _PROC_ROOT_INODE: Final = 1  # include/linux/proc_fs.h PROC_ROOT_INO

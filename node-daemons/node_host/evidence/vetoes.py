@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from crds.models.node_state import Veto, VetoReason
-from node_host.disk_evidence import DiskEvidence, read_disk_evidence
+from node_host.evidence.disks import DiskEvidence, read_disk_evidence
+from node_host.evidence.network import NetworkEvidence, read_network_evidence
 from node_host.host import Host
-from node_host.iommu import GROUPS, IOMMUGroups
-from node_host.network_evidence import NetworkEvidence, read_network_evidence
-from node_host.pci import PCIDevice
+from node_host.pci.device import PCIDevice
+from node_host.pci.iommu import GROUPS, IOMMUGroups
 
 MAX_VETOES: Final = 16
 _TEXT: Final = 1024

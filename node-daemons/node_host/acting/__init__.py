@@ -1,0 +1,1 @@
+"""Changing the host: actions, under locks, remembered in a journal, verified afterwards."""
