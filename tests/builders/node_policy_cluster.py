@@ -40,9 +40,22 @@ class LiveFleet:
         found = {address(n): Card() for n in range(cards)} if isinstance(cards, int) else dict(cards)
         self.cards[name] = found
         meta = {"name": name, "labels": dict(labels or {})}
-        node = self.api.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta})
-        node["status"] = {"nodeInfo": {"bootID": f"boot-{name}"}}
-        self.api.call("PUT", f"{NODES}/{name}/status", node)
+        self.api.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta})
+        self._set_boot_id(name, f"boot-{name}")
+
+    def _set_boot_id(self, name: str, boot_id: str) -> None:
+        """As its kubelet would; the controller manager writes the new Node too (taints), hence the attempts."""
+        for _ in range(20):
+            node = self.api.call("GET", f"{NODES}/{name}")
+            node["status"] = {"nodeInfo": {"bootID": boot_id}}
+            try:
+                self.api.call("PUT", f"{NODES}/{name}/status", node)
+            except ApiCallError as error:
+                if error.status != 409:
+                    raise
+            else:
+                return
+        raise AssertionError(f"Node {name} was never left alone for one write")
 
     def apply(self, policy: Object) -> Object:
         """Create or update a policy."""
