@@ -4,11 +4,11 @@ The same blocks stand in a policy's rules and, resolved, in the orders of NPUNod
 """
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 from pydantic import Field
 
-from crds.models.base import Distinct, KernelDriverName, Model, ObjectName, RuleName, absent
+from crds.models.base import Distinct, KernelDriverName, Model, ObjectName, RuleName, absent, api_name
 from crds.models.quantity import Quantity
 
 
@@ -183,10 +183,26 @@ MODE_BLOCKS: Final = {
     Mode.SOFT_VNPU: "soft_vnpu",
     Mode.HARD_VNPU: "hard_vnpu",
 }
-YAML_BLOCKS: Final = {
-    Mode.PASSTHROUGH: "passthrough",
-    Mode.VGPU: "vgpu",
-    Mode.SOFT_VNPU: "softVNPU",
-    Mode.HARD_VNPU: "hardVNPU",
-}
+YAML_BLOCKS: Final = {mode: api_name(attribute) for mode, attribute in MODE_BLOCKS.items()}
 REQUIRED_BLOCKS: Final = (Mode.VGPU, Mode.SOFT_VNPU)
+# Where the block may be left out: the effective values of an empty one.
+_EMPTY_BLOCKS: Final[dict[Mode, Passthrough | HardVNPU]] = {
+    Mode.PASSTHROUGH: Passthrough(),
+    Mode.HARD_VNPU: HardVNPU(),
+}
+
+
+class ModeHolder(Protocol):
+    """A model with a mode, and an attribute for the block of each mode that has one."""
+
+    @property
+    def mode(self) -> Mode: ...
+
+
+def settings_of(holder: ModeHolder) -> Passthrough | VGPU | SoftVNPU | HardVNPU | None:
+    """The block of the holder's mode, with effective values where it is absent; None for modes without one."""
+    attribute = MODE_BLOCKS.get(holder.mode)
+    if attribute is None:
+        return None
+    given: Passthrough | VGPU | SoftVNPU | HardVNPU | None = getattr(holder, attribute)
+    return _EMPTY_BLOCKS.get(holder.mode) if given is None else given

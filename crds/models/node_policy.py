@@ -28,50 +28,15 @@ from crds.models.modes import (
     REQUIRED_BLOCKS,
     VGPU,
     YAML_BLOCKS,
-    Companions,
     HardVNPU,
-    IOMMUBackend,
-    Library,
     Mode,
     OnRelease,
     Passthrough,
-    Placement,
-    ProfileMapReference,
-    SchedulingPolicy,
     SoftVNPU,
+    settings_of,
 )
 from crds.models.rollout import Rollout
 from crds.models.selectors import LabelSelector
-
-__all__ = [
-    "DEFAULT_DRIVER_NAME",
-    "MODE_BLOCKS",
-    "VGPU",
-    "Blocker",
-    "Companions",
-    "Conflict",
-    "ConflictOutcome",
-    "DeviceCounts",
-    "DeviceRule",
-    "DriverName",
-    "HardVNPU",
-    "IOMMUBackend",
-    "Library",
-    "Mode",
-    "NPUNodePolicy",
-    "NodeCounts",
-    "NodePolicySpec",
-    "NodePolicyStatus",
-    "OnRelease",
-    "Passthrough",
-    "Placement",
-    "PolicyConditionType",
-    "PolicyReason",
-    "PolicyState",
-    "ProfileMapReference",
-    "SchedulingPolicy",
-    "SoftVNPU",
-]
 
 DEFAULT_DRIVER_NAME: Final = "npufleet.io"
 
@@ -162,17 +127,7 @@ class DeviceRule(Model):
     @property
     def settings(self) -> Passthrough | VGPU | SoftVNPU | HardVNPU | None:
         """The block of the rule's mode, with effective values where it is absent; None for modes without one."""
-        match self.mode:
-            case Mode.PASSTHROUGH:
-                return self.passthrough or Passthrough()
-            case Mode.VGPU:
-                return self.vgpu
-            case Mode.SOFT_VNPU:
-                return self.soft_vnpu
-            case Mode.HARD_VNPU:
-                return self.hard_vnpu or HardVNPU()
-            case _:
-                return None
+        return settings_of(self)
 
     @model_validator(mode="after")
     def _block_fits_mode(self) -> "DeviceRule":

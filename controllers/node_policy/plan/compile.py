@@ -30,7 +30,8 @@ from controllers.node_policy.plan.view import (
     StateView,
     Subtree,
 )
-from crds.models.node_policy import DEFAULT_DRIVER_NAME, Mode, OnRelease, Passthrough
+from crds.models.modes import Mode, OnRelease, Passthrough
+from crds.models.node_policy import DEFAULT_DRIVER_NAME
 from crds.models.node_state import MAX_DEVICES, Intent
 
 # Whom an order names that gives back a device which npufleet has changed and which no order names: not a policy's

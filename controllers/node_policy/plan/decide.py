@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from controllers.node_policy.plan.match import matches, of_kind
 from controllers.node_policy.plan.orders import Order, Shape, address_key
 from controllers.node_policy.plan.view import BlockerReason, DeviceReportView, DeviceView, NodeView, PolicyView
-from crds.models.node_policy import DeviceRule, NodePolicySpec, OnRelease
+from crds.models.modes import OnRelease
+from crds.models.node_policy import DeviceRule, NodePolicySpec
 from crds.models.node_state import DeviceState, Intent
 
 

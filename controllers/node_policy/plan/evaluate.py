@@ -11,7 +11,8 @@ from controllers.node_policy.plan.compile import Changes, Compiled, changes_betw
 from controllers.node_policy.plan.observe import Progress, Verdict, verdict_on
 from controllers.node_policy.plan.orders import Order, Orders, address_key
 from controllers.node_policy.plan.view import BlockerReason, NodeView, PolicyView, StateView
-from crds.models.node_policy import ConflictOutcome, Mode
+from crds.models.modes import Mode
+from crds.models.node_policy import ConflictOutcome
 from crds.models.node_state import Intent
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"

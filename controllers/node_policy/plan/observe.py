@@ -18,7 +18,7 @@ from controllers.node_policy.plan.view import (
     StateView,
     Subtree,
 )
-from crds.models.node_policy import Mode
+from crds.models.modes import Mode
 from crds.models.node_state import DeviceState, Intent
 
 # Which reports a mode needs. Grows with the daemons.

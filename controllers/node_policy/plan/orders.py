@@ -7,27 +7,17 @@ mode are one canonical JSON text, with every effective value spelled out. Equal 
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from crds.models.base import Model, api_name
-from crds.models.node_policy import (
-    MODE_BLOCKS,
-    DeviceRule,
-    HardVNPU,
-    Mode,
-    NodePolicySpec,
-    OnRelease,
-    Passthrough,
-)
-from crds.models.node_state import DesiredDevice, Intent, NodeStateSpec
+from crds.models.base import Model
+from crds.models.modes import YAML_BLOCKS, Mode, OnRelease, settings_of
+from crds.models.node_policy import DeviceRule, NodePolicySpec
+from crds.models.node_state import Intent, NodeStateSpec
 from crds.models.rollout import Drain, Rollout
 
 REVISION_DIGITS: Final = 12
-_YAML_NAMES: Final = {mode: api_name(attribute) for mode, attribute in MODE_BLOCKS.items()}
-# Modes whose block may be left out in a rule: the effective values of an empty one.
-_EMPTY_BLOCKS: Final[Mapping[Mode, Model]] = {Mode.PASSTHROUGH: Passthrough(), Mode.HARD_VNPU: HardVNPU()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +148,7 @@ def read_orders(spec: NodeStateSpec) -> Orders:
                 Identity(
                     sys.intern(device.identity.vendor), sys.intern(device.identity.device), device.identity.serial
                 ),
-                shape_of(device.mode, device.driver_name, _block_of(device)),
+                shape_of(device.mode, device.driver_name, settings_of(device)),
                 device.intent,
                 device.on_release,
                 sys.intern(device.decided_by.policy),
@@ -172,7 +162,7 @@ def read_orders(spec: NodeStateSpec) -> Orders:
 
 def shape_of_rule(spec: NodePolicySpec, rule: DeviceRule) -> Shape:
     """What a rule makes of the devices that it decides."""
-    return shape_of(rule.mode, spec.driver_name, _block_of(rule))
+    return shape_of(rule.mode, spec.driver_name, rule.settings)
 
 
 def shape_of(mode: Mode, driver_name: str, block: Model | None) -> Shape:
@@ -180,14 +170,6 @@ def shape_of(mode: Mode, driver_name: str, block: Model | None) -> Shape:
     if mode is Mode.UNMANAGED:
         return Shape(mode, "", "")
     return Shape(mode, sys.intern(driver_name), "" if block is None else sys.intern(_canonical(_explicit(block))))
-
-
-def _block_of(holder: DeviceRule | DesiredDevice) -> Model | None:
-    attribute = MODE_BLOCKS.get(holder.mode)
-    if attribute is None:
-        return None
-    block: Model | None = getattr(holder, attribute)
-    return _EMPTY_BLOCKS.get(holder.mode) if block is None else block
 
 
 def _explicit(block: Model) -> Any:
@@ -210,7 +192,7 @@ def _entry(order: Order) -> dict[str, Any]:
         "decidedBy": {"policy": order.policy, "rule": order.rule},
     }
     if order.shape.block:
-        entry[_YAML_NAMES[order.shape.mode]] = json.loads(order.shape.block)
+        entry[YAML_BLOCKS[order.shape.mode]] = json.loads(order.shape.block)
     return entry
 
 
