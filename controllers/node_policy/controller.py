@@ -9,31 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import kopf
 
-from controllers.node_policy.daemon_leases import Daemon, LeaseReader
-from controllers.node_policy.figures import Figures, SharedQueueMetrics
-from controllers.node_policy.plan import (
-    Cache,
-    NodeView,
-    PolicyView,
-    StateView,
-    World,
-    plan,
-    read_node,
-    read_policy,
-    read_state,
-)
-from controllers.node_policy.plan.observe import DAEMONS
-from controllers.node_policy.plan.orders import Orders
-from controllers.node_policy.plan.removal_hold import CONFIRM_ANNOTATION
-from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS, Subtree
+from controllers.node_policy.daemon_leases import LeaseReader
+from controllers.node_policy.metrics import Figures, SharedQueueMetrics
+from controllers.node_policy.plan import Cache, PolicyView, plan
+from controllers.node_policy.plan.removal_hold import SETTINGS_NAME
+from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS
 from controllers.node_policy.settle import SettledPolicies, changes_orders
+from controllers.node_policy.world import Stores
 from controllers.node_policy.writer import Writer
 from runtime.api import Api
 from runtime.event_recorder import EventRecorder
@@ -45,15 +34,12 @@ from runtime.list_watch import ListWatch
 from runtime.metrics import Metrics
 from runtime.process import Process
 from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
-from runtime.store import Change, Entry, Key, Store
+from runtime.store import Change
 from runtime.work_queue import WorkQueue
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "npufleet-node-policy"
-SETTINGS_NAME = "npufleet-settings"
 _NODE_WRITERS = 6
 _POLICY_WRITERS = 2
 # Of its time the controller spends at most a fifth on planning, however fast the events come.
@@ -84,11 +70,8 @@ class NodePolicyController:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.options = options or Options()
-        self.policies: Store[PolicyView] = Store(read_policy)
-        self.nodes: Store[NodeView] = Store(read_node)
-        self.states: Store[StateView] = Store(read_state)
-        self.settings: Store[str] = Store(_confirmation)
         self._api = api
+        self._stores = stores = Stores()
         self._clock = clock
         self._now = now
         self._figures = Figures(metrics, clock)
@@ -97,13 +80,13 @@ class NodePolicyController:
         self._settled = SettledPolicies(clock, seconds=self.options.settle_seconds)
         self._writer = Writer(
             api,
-            self.states,
-            self.policies,
+            stores.states,
+            stores.policies,
             self._recorder,
             self._figures,
             field_manager=COMPONENT,
             may_write=lambda: self._election.leading,
-            node_exists=lambda name: Key("", name) in self.nodes,
+            node_exists=stores.node_exists,
             replan=self._plan_soon,
         )
         queues = SharedQueueMetrics(metrics.queue("node-policy"))
@@ -113,21 +96,21 @@ class NodePolicyController:
         self._policy_writes: WorkQueue[str] = WorkQueue("policy", observer=queues.observer("policy"))
         self._registry = kopf.OperatorRegistry()
         self._policy_feed = KopfFeed(
-            api, NPU_NODE_POLICIES, self.policies, self._registry, on_health=metrics.feed(NPU_NODE_POLICIES.full_name)
+            api, NPU_NODE_POLICIES, stores.policies, self._registry, on_health=metrics.feed(NPU_NODE_POLICIES.full_name)
         )
-        self._node_feed = ListWatch(api, NODES, self.nodes, on_health=metrics.feed(NODES.full_name))
+        self._node_feed = ListWatch(api, NODES, stores.nodes, on_health=metrics.feed(NODES.full_name))
         self._state_feed = ListWatch(
-            api, NPU_NODE_STATES, self.states, on_health=metrics.feed(NPU_NODE_STATES.full_name)
+            api, NPU_NODE_STATES, stores.states, on_health=metrics.feed(NPU_NODE_STATES.full_name)
         )
         self._settings_feed = ListWatch(
             api,
             CONFIG_MAPS,
-            self.settings,
+            stores.settings,
             namespace=NAMESPACE,
             field_selector=f"metadata.name={SETTINGS_NAME}",
             on_health=metrics.feed(CONFIG_MAPS.full_name),
         )
-        self._leases = LeaseReader(api, self._daemons, self._plan_soon, now=now)
+        self._leases = LeaseReader(api, stores.daemons, self._plan_soon, now=now)
         self._cache = Cache()
         self._confirmed: tuple[str, frozenset[str]] = ("", frozenset())
         self._rest_until = 0.0
@@ -169,11 +152,11 @@ class NodePolicyController:
         await self._recorder.drain(_DRAIN_SECONDS)
 
     async def _lead(self, process: Process) -> None:
-        log.info("Leading: %d policies, %d nodes", len(self.policies), len(self.nodes))
+        log.info("Leading: %d policies, %d nodes", len(self._stores.policies), len(self._stores.nodes))
         self._settled.changed()
-        for store in (self.nodes, self.states, self.settings):
+        for store in (self._stores.nodes, self._stores.states, self._stores.settings):
             store.subscribe(lambda changes: self._plan_soon())
-        self.policies.subscribe(self._policies_changed)
+        self._stores.policies.subscribe(self._policies_changed)
         self._plans.add_after("all", self.options.settle_seconds)
         work = [
             process.supervise(self._plans.run(1, self._plan), "planner", finite=True),
@@ -240,10 +223,18 @@ class NodePolicyController:
     async def _plan_now(self) -> float | None:
         # What is not on its way yet is decided anew: nothing that the plan does not know of may start meanwhile.
         self._writer.withdraw_changes()
-        world = self._world()
+        policies = self._settled.take(self._stores.live_policies())
         wait = self._settled.wait()
-        if world is None:
-            return wait
+        if policies is None:
+            return wait  # commits have not stood still yet
+        world = self._stores.world(
+            policies,
+            silent=self._leases.silent,
+            in_flight=self._writer.in_flight,
+            refused=self._writer.refused,
+            confirmed=self._confirmed,
+            grace_seconds=self.options.node_grace_seconds,
+        )
         now = self._now()
         # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.
         made = await asyncio.to_thread(plan, world, now, self._cache)
@@ -259,55 +250,6 @@ class NodePolicyController:
         if made.next_check is not None:
             waits.append(max(0.1, (made.next_check - now).total_seconds()))
         return min(waits, default=None)
-
-    def _world(self) -> World | None:
-        """The objects as they are known now; None while commits have not stood still yet."""
-        policies = self._settled.take(dict(_records(self.policies, _unreadable_policy)))
-        if policies is None:
-            return None
-        confirmation = self.settings.get(SETTINGS_NAME, NAMESPACE) or ""
-        value, confirmed = self._confirmed
-        return World(
-            policies=policies,
-            nodes=dict(_records(self.nodes, _unreadable_node)),
-            states=dict(_records(self.states, _unreadable_state)),
-            silent=self._leases.silent,
-            in_flight=dict(self._writer.in_flight),
-            refused=frozenset(self._writer.refused),
-            confirmation=confirmation,
-            confirmed=confirmed if value == confirmation else frozenset(),
-            grace_seconds=self.options.node_grace_seconds,
-        )
-
-    def _daemons(self) -> Iterable[Daemon]:
-        """Every daemon that has ever reported: it must have a Lease."""
-        for _key, state in self.states.items():  # noqa: PERF102 - a store is no dict
-            for subtree in state.reports:
-                yield Daemon(DAEMONS[subtree], state.name)
-            if state.inventory is not None and Subtree.BINDINGS not in state.reports:
-                yield Daemon(DAEMONS[Subtree.BINDINGS], state.name)
-
-
-def _records(store: Store[T], unreadable: Callable[[Entry[T]], T]) -> Iterator[tuple[str, T]]:
-    """All objects by name. One that could not be read is there all the same: absence is not an order."""
-    for entry in sorted(store.entries(), key=lambda entry: entry.key):
-        yield entry.key.name, entry.record if entry.record is not None else unreadable(entry)
-
-
-def _unreadable_policy(entry: Entry[PolicyView]) -> PolicyView:
-    return PolicyView(entry.key.name, entry.uid, 0, None, (), entry.broken, None)
-
-
-def _unreadable_node(entry: Entry[NodeView]) -> NodeView:
-    return NodeView(entry.key.name, entry.uid, {}, "")
-
-
-def _unreadable_state(entry: Entry[StateView]) -> StateView:
-    return StateView(entry.key.name, entry.uid, 0, "", Orders(), None, {}, None, entry.broken)
-
-
-def _confirmation(config_map: Mapping[str, Any]) -> str:
-    return str((config_map["metadata"].get("annotations") or {}).get(CONFIRM_ANNOTATION) or "")
 
 
 async def _unless_stopped(process: Process, work: Coroutine[Any, Any, Any]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controllers.node_policy.figures import Figures
+from controllers.node_policy.metrics import Figures
 from controllers.node_policy.plan import Plan, PolicyView, SpecChange, StateView, read_state
 from controllers.node_policy.plan.events import About, PlanEvent
 from crds.models.conditions import Status, find_condition

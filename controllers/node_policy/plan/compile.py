@@ -10,16 +10,16 @@ from typing import Final
 
 from controllers.node_policy.plan.decide import Decision, Decisions, Remark, decide
 from controllers.node_policy.plan.match import may_match
-from controllers.node_policy.plan.observe import DAEMONS, inventory_problem, verdict_on
 from controllers.node_policy.plan.orders import (
     Identity,
-    Limits,
     Order,
     Orders,
+    RolloutLimits,
     address_key,
     orders_of,
     shape_of,
 )
+from controllers.node_policy.plan.progress import DAEMONS, inventory_problem, verdict_on
 from controllers.node_policy.plan.view import (
     BlockerReason,
     DeviceReportView,
@@ -259,11 +259,13 @@ def _within_bounds(orders: Iterable[Order], present: Mapping[str, Order], decisi
     return ranked[:MAX_DEVICES]
 
 
-def _limits(orders: Iterable[Order], policies: Mapping[str, PolicyView], former: Iterable[Limits]) -> list[Limits]:
+def _limits(
+    orders: Iterable[Order], policies: Mapping[str, PolicyView], former: Iterable[RolloutLimits]
+) -> list[RolloutLimits]:
     """The limits of every policy that an order names: its own, or what they were when it was last seen."""
     known = {limits.policy: limits for limits in former}
     for policy in policies.values():
         if policy.spec is not None:
-            known[policy.name] = Limits.of(policy.name, policy.spec.rollout)
+            known[policy.name] = RolloutLimits.of(policy.name, policy.spec.rollout)
     names = sorted({order.policy for order in orders})
-    return [known.get(name, Limits(name)) for name in names[:_MAX_LIMITS]]
+    return [known.get(name, RolloutLimits(name)) for name in names[:_MAX_LIMITS]]

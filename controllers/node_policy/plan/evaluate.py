@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controllers.node_policy.plan.compile import Changes, Compiled, changes_between, compile_node
-from controllers.node_policy.plan.observe import Progress, Verdict, verdict_on
 from controllers.node_policy.plan.orders import Order, Orders, address_key
+from controllers.node_policy.plan.progress import Progress, Verdict, verdict_on
 from controllers.node_policy.plan.view import BlockerReason, NodeView, PolicyView, StateView
 from crds.models.modes import Mode
 from crds.models.node_policy import ConflictOutcome

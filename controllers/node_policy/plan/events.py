@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from controllers.node_policy.plan.removal_hold import Holds
+from controllers.node_policy.plan.removal_hold import SETTINGS_NAME, Holds
 from controllers.node_policy.plan.view import PolicyView, StateView
 from crds.models.conditions import Condition, Status, find_condition
 from crds.models.node_policy import NodePolicyStatus, PolicyConditionType, PolicyReason
@@ -60,7 +60,7 @@ def hold_events(holds: Holds, states: Iterable[StateView]) -> list[PlanEvent]:
             for identity in [identity for identity in unseen if identity in shown.message]:
                 del unseen[identity]
     return [
-        PlanEvent(About.SETTINGS, "npufleet-settings", True, PolicyReason.REMOVAL_HELD, hold.message)
+        PlanEvent(About.SETTINGS, SETTINGS_NAME, True, PolicyReason.REMOVAL_HELD, hold.message)
         for hold in unseen.values()
     ]
 

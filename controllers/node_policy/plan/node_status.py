@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from controllers.node_policy.plan.evaluate import Evaluation
-from controllers.node_policy.plan.observe import Progress
+from controllers.node_policy.plan.progress import Progress
 from controllers.node_policy.plan.removal_hold import Holds, device_key
 from controllers.node_policy.plan.view import NodeConditionType, NodeReason, NodeView, StateView
 from crds.models.conditions import (

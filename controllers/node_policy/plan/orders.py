@@ -66,7 +66,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RolloutLimits:
     """One entry of `spec.rollouts`: how fast a policy may change nodes. Durations in seconds."""
 
     policy: str
@@ -76,7 +76,7 @@ class Limits:
     progress_deadline_seconds: int = 900
 
     @classmethod
-    def of(cls, policy: str, rollout: Rollout) -> "Limits":
+    def of(cls, policy: str, rollout: Rollout) -> "RolloutLimits":
         return cls(
             policy,
             rollout.max_unavailable,
@@ -91,7 +91,7 @@ class Orders:
     """All that the spec of one NPUNodeState says, save for the node's UID. `devices` are sorted by address."""
 
     devices: tuple[Order, ...] = ()
-    limits: tuple[Limits, ...] = ()
+    limits: tuple[RolloutLimits, ...] = ()
 
     def by_address(self) -> dict[str, Order]:
         return {order.address: order for order in self.devices}
@@ -125,7 +125,7 @@ class Orders:
         }
 
 
-def orders_of(devices: Iterable[Order], limits: Iterable[Limits]) -> Orders:
+def orders_of(devices: Iterable[Order], limits: Iterable[RolloutLimits]) -> Orders:
     """Orders in their one order: devices by address, limits by policy."""
     return Orders(
         tuple(sorted(devices, key=lambda order: address_key(order.address))),
@@ -156,7 +156,7 @@ def read_orders(spec: NodeStateSpec) -> Orders:
             )
             for device in spec.devices
         ),
-        (Limits.of(rollout.policy, rollout) for rollout in spec.rollouts),
+        (RolloutLimits.of(rollout.policy, rollout) for rollout in spec.rollouts),
     )
 
 

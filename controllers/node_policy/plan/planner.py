@@ -22,7 +22,7 @@ from controllers.node_policy.plan.node_status import (
     rollout_of,
     rollout_without_node,
 )
-from controllers.node_policy.plan.orders import Limits, Orders
+from controllers.node_policy.plan.orders import Orders, RolloutLimits
 from controllers.node_policy.plan.removal_hold import (
     Holds,
     RemovalHold,
@@ -283,7 +283,7 @@ def _admit(world: World, evaluations: Iterable[Evaluation], by_policy: Mapping[s
         for evaluation in evaluations
         if evaluation.changes.disrupted and evaluation.node.name not in world.in_flight
     ]
-    former: dict[str, Limits] = {}
+    former: dict[str, RolloutLimits] = {}
     charged = frozenset().union(*(candidate.charged for candidate in candidates))
     if charged - world.policies.keys():
         for evaluation in evaluations:
@@ -292,7 +292,7 @@ def _admit(world: World, evaluations: Iterable[Evaluation], by_policy: Mapping[s
     return admit(candidates, {name: _budget(name, world, by_policy.get(name, ()), former) for name in sorted(charged)})
 
 
-def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: Mapping[str, Limits]) -> Budget:
+def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: Mapping[str, RolloutLimits]) -> Budget:
     shares: dict[str, Share] = {evaluation.node.name: evaluation.shares[name] for evaluation in evaluations}
     nodes = [node for node, share in shares.items() if share.selected or share.progress or share.devices]
     away = {node for node, share in shares.items() if share.unavailable}
@@ -301,7 +301,7 @@ def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: 
     if policy is not None and policy.spec is not None:
         limit: int | str = policy.spec.rollout.max_unavailable
     else:
-        limit = former.get(name, Limits(ORPHANS)).max_unavailable
+        limit = former.get(name, RolloutLimits(ORPHANS)).max_unavailable
     return budget_for(limit, len(nodes), away)
 
 

@@ -16,6 +16,7 @@ from crds.models.node_state import Intent
 
 LEAST_MISSING: Final = 3
 ID_DIGITS: Final = 12
+SETTINGS_NAME: Final = "npufleet-settings"
 CONFIRM_ANNOTATION: Final = "npufleet.io/confirm-removal"
 CONFIRM_ALL: Final = "all"
 
@@ -142,7 +143,7 @@ def _message(subject: Subject, missing: Set[str], identity: str) -> str:
     names = ", ".join(sorted(missing)[:8]) + (", …" if len(missing) > 8 else "")
     return (
         f"{what.format(count=len(missing), names=names)}: {held}, or confirm the removal: kubectl -n npufleet-system "
-        f"annotate --overwrite configmap npufleet-settings {CONFIRM_ANNOTATION}={identity}"
+        f"annotate --overwrite configmap {SETTINGS_NAME} {CONFIRM_ANNOTATION}={identity}"
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from controllers.node_policy.plan.evaluate import Evaluation, Share
-from controllers.node_policy.plan.observe import Progress
+from controllers.node_policy.plan.progress import Progress
 from controllers.node_policy.plan.view import NodeConditionType, PolicyView
 from crds.models.conditions import (
     Condition,

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from controllers.node_policy.figures import Figures
+from controllers.node_policy.metrics import Figures
 from controllers.node_policy.plan import Plan, PolicyView, StateView, World, plan, read_node, read_policy, read_state
 from controllers.node_policy.writer import Posted, Writer
 from runtime.api import Unreachable
