@@ -130,6 +130,13 @@ class PaperFleet:
     def orders(self, name: str) -> dict[str, Object]:
         return {entry["address"]: entry for entry in self.states[name]["spec"].get("devices", [])}
 
+    def intents(self, name: str = "node-0") -> dict[str, str]:
+        return {place: order["intent"] for place, order in self.orders(name).items()}
+
+    def bound(self) -> list[str]:
+        """Devices that npufleet has on a VFIO driver, as `node/address`."""
+        return sorted(f"{name}/{at}" for name, found in self.cards.items() for at, card in found.items() if card.bound)
+
     def conditions(self, policy: str) -> dict[str, tuple[str, str]]:
         found = (self.policies[policy].get("status") or {}).get("conditions", [])
         return {c["type"]: (c["status"], c["reason"]) for c in found}
@@ -154,3 +161,21 @@ class PaperFleet:
                 if entry["decidedBy"]["policy"] == policy and not calm:
                     found.add(name)
         return found
+
+
+def fleet_of(nodes: int = 1, cards: int = 1, **labels: str) -> PaperFleet:
+    """Nodes of the pool x, and no policy yet."""
+    fleet = PaperFleet()
+    for number in range(nodes):
+        fleet.add_node(f"node-{number}", cards, labels={"pool": "x", **labels})
+    return fleet
+
+
+def fleet_of_policies(count: int) -> PaperFleet:
+    """A policy with a node of its own for each number, all settled."""
+    fleet = PaperFleet()
+    for number in range(count):
+        fleet.add_node(f"node-{number}", 1, labels={"pool": str(number)})
+        fleet.add_policy(objects.node_policy(f"p{number}", nodes={"pool": str(number)}))
+    fleet.settle()
+    return fleet

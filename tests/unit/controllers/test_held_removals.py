@@ -1,33 +1,131 @@
-"""What vanished in great number at once is held until it is back or its removal is confirmed: orders, and Nodes."""
+"""What vanished in great number at once is held until it is back or its removal is confirmed."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 
 from controllers.node_policy.plan.removal_hold import Holds, Subject, device_key, node_key, removal_hold, removal_id
-from tests.builders.objects import node, node_policy
+from tests.builders.objects import node_policy
 from tests.builders.paper_binder import Card, address
-from tests.builders.paper_fleet import PaperFleet
+from tests.builders.paper_fleet import PaperFleet, fleet_of_policies
 
 A = address(0)
 
 
-def fleet_with_policies(count: int, *, cards: int = 1) -> PaperFleet:
-    """A policy and a node of its own for each number, all settled."""
+# Policies that are gone.
+
+
+def test_all_policies_gone_at_once_are_held() -> None:
+    fleet = fleet_of_policies(4)
+    gone = dict(fleet.policies)
+    fleet.policies.clear()
+    made = fleet.plan()
+    identity = removal_id(gone)
+    assert made.holds.policies.id == identity
+    assert [event.reason for event in made.events] == ["RemovalHeld"]
+    assert identity in made.events[0].message
+    fleet.settle()
+    for name in fleet.nodes:
+        assert fleet.intents(name) == {A: "Hold"}
+        assert fleet.rollout(name)["RemovalHeld"] == ("True", "RemovalHeld")
+    assert not fleet.plan().events, "told once"
+    assert all(card.bound for cards in fleet.cards.values() for card in cards.values())
+    fleet.policies = gone
+    fleet.settle()
+    for name in fleet.nodes:
+        assert fleet.intents(name) == {A: "Apply"}
+        assert "RemovalHeld" not in fleet.rollout(name)
+
+
+@pytest.mark.parametrize("answer", ["all", "ID", "000000000000, ID"])
+def test_confirmed_removal_gives_everything_back(answer: str) -> None:
+    fleet = fleet_of_policies(4)
+    identity = removal_id(fleet.policies)
+    fleet.policies.clear()
+    fleet.settle()
+    confirmed: frozenset[str] = frozenset()
+    for _ in range(20):
+        fleet.world_extra = {"confirmation": answer.replace("ID", identity), "confirmed": confirmed}
+        made = fleet.plan()
+        confirmed = made.holds.policies.confirmed
+        fleet.write(made)
+        # One node after the other answers, so the set of missing policies shrinks on the way.
+        for name in sorted(fleet.nodes):
+            before = copy.deepcopy(fleet.states[name])
+            fleet.report(name)
+            if before != fleet.states[name]:
+                break
+    assert all(not fleet.orders(name) for name in fleet.nodes)
+    assert not any(card.bound for cards in fleet.cards.values() for card in cards.values())
+
+
+def test_confirmation_holds_while_the_set_that_it_names_shrinks() -> None:
     fleet = PaperFleet()
-    for number in range(count):
-        fleet.add_node(f"node-{number}", cards, labels={"pool": str(number)})
+    for number in range(4):
+        for twin in range(1 if number == 0 else 2):
+            fleet.add_node(f"node-{number}-{twin}", 1, labels={"pool": str(number)})
         fleet.add_policy(node_policy(f"p{number}", nodes={"pool": str(number)}))
     fleet.settle()
-    return fleet
+    identity = removal_id(fleet.policies)
+    fleet.policies.clear()
+    fleet.world_extra = {"confirmation": identity}
+    made = fleet.plan()
+    fleet.write(made)
+    # p0 names no order that is not a release any more, so the other three alone would be held under another id.
+    assert fleet.plan().holds.policies.id
+    again = fleet.plan(confirmed=made.holds.policies.confirmed)
+    assert not again.holds.policies.id
+    assert not again.holds.policies.held
 
 
-def bound(fleet: PaperFleet) -> list[str]:
-    return sorted(device_key(name, a) for name, found in fleet.cards.items() for a, card in found.items() if card.bound)
+def test_wrong_id_confirms_nothing() -> None:
+    fleet = fleet_of_policies(3)
+    fleet.policies.clear()
+    fleet.world_extra = {"confirmation": "0123456789ab"}
+    fleet.settle()
+    assert fleet.intents() == {A: "Hold"}
 
 
-def intents(fleet: PaperFleet, name: str) -> dict[str, str]:
-    return {place: order["intent"] for place, order in fleet.orders(name).items()}
+@pytest.mark.parametrize(
+    ("reference", "gone", "held"),
+    [
+        (2, 2, False),
+        (3, 2, False),
+        (3, 3, True),
+        (5, 3, True),
+        (6, 3, False),
+        (6, 4, True),
+        (7, 4, True),
+        (100, 50, False),
+    ],
+)
+def test_at_least_three_and_more_than_half_are_held(reference: int, gone: int, held: bool) -> None:
+    names = {f"p{n:03}" for n in range(reference)}
+    existing = set(sorted(names)[gone:])
+    hold = removal_hold(names, existing, "")
+    assert bool(hold.id) is held
+    assert hold.held == (names - existing if held else set())
+
+
+def test_policy_that_wants_a_held_device_says_so() -> None:
+    fleet = fleet_of_policies(3)
+    fleet.policies.clear()
+    fleet.add_policy(node_policy("renamed", mode="Container"))
+    fleet.settle()
+    assert fleet.intents() == {A: "Hold"}
+    assert fleet.conditions("renamed")["Ready"] == ("Unknown", "RemovalHeld")
+    assert {b["reason"] for b in fleet.status("renamed")["blockers"]} == {"RemovalHeld"}
+
+
+def test_few_policies_are_removed_without_asking() -> None:
+    fleet = fleet_of_policies(4)
+    del fleet.policies["p0"], fleet.policies["p1"]
+    fleet.settle()
+    assert not fleet.orders("node-0")
+    assert not fleet.orders("node-1")
+    assert fleet.intents("node-2") == {A: "Apply"}
 
 
 # Orders that are gone.
@@ -42,25 +140,25 @@ def reinstalled(fleet: PaperFleet, *back: str) -> dict[str, object]:
 
 
 def test_crds_installed_anew_release_nothing_while_most_policies_are_not_back() -> None:
-    fleet = fleet_with_policies(6)
-    before = bound(fleet)
+    fleet = fleet_of_policies(6)
+    before = fleet.bound()
     every = reinstalled(fleet, "p0")
     fleet.settle()
-    assert bound(fleet) == before
-    assert intents(fleet, "node-0") == {A: "Apply"}
+    assert fleet.bound() == before
+    assert fleet.intents() == {A: "Apply"}
     for number in range(1, 6):
-        assert intents(fleet, f"node-{number}") == {}
+        assert fleet.intents(f"node-{number}") == {}
         assert fleet.rollout(f"node-{number}")["RemovalHeld"] == ("True", "RemovalHeld")
     assert "RemovalHeld" not in fleet.rollout("node-0")
     fleet.policies = {name: policy for name, policy in every.items() if isinstance(policy, dict)}
     fleet.settle()
-    assert bound(fleet) == before
-    assert [intents(fleet, f"node-{number}") for number in range(6)] == [{A: "Apply"}] * 6
+    assert fleet.bound() == before
+    assert [fleet.intents(f"node-{number}") for number in range(6)] == [{A: "Apply"}] * 6
     assert not any("RemovalHeld" in fleet.rollout(name) for name in fleet.nodes)
 
 
 def test_held_orders_are_told_once_with_the_command_that_confirms() -> None:
-    fleet = fleet_with_policies(6)
+    fleet = fleet_of_policies(6)
     reinstalled(fleet, "p0")
     told = []
     for _ in range(10):
@@ -79,7 +177,7 @@ def test_held_orders_are_told_once_with_the_command_that_confirms() -> None:
 
 
 def test_report_of_older_orders_does_not_make_the_others_few() -> None:
-    fleet = fleet_with_policies(4)
+    fleet = fleet_of_policies(4)
     reinstalled(fleet, "p0")
     fleet.settle()
     generation = fleet.states["node-1"]["metadata"]
@@ -92,10 +190,10 @@ def test_report_of_older_orders_does_not_make_the_others_few() -> None:
 @pytest.mark.parametrize("answer", ["all", "ID", "000000000000, ID"])
 @pytest.mark.parametrize("back", [["p0"], []], ids=["one-policy", "no-policy"])
 def test_confirmed_loss_of_orders_gives_the_devices_back(answer: str, back: list[str]) -> None:
-    fleet = fleet_with_policies(6)
+    fleet = fleet_of_policies(6)
     reinstalled(fleet, *back)
     fleet.settle()
-    assert len(bound(fleet)) == 6
+    assert len(fleet.bound()) == 6
     identity = fleet.plan().holds.orders.id
     fleet.world_extra = {"confirmation": answer.replace("ID", identity)}
     for _ in range(20):
@@ -104,7 +202,7 @@ def test_confirmed_loss_of_orders_gives_the_devices_back(answer: str, back: list
         fleet.write(made)
         for name in fleet.nodes:
             fleet.report(name)
-    assert bound(fleet) == [device_key(f"node-{name[1:]}", A) for name in back]
+    assert fleet.bound() == [device_key(f"node-{name[1:]}", A) for name in back]
     assert fleet.plan().empty
 
 
@@ -122,16 +220,16 @@ def test_at_least_three_devices_and_more_than_are_ordered_are_held(orphans: int,
     fleet.report("node-1")
     assert bool(fleet.plan().holds.orders.id) is held
     fleet.settle()
-    assert len(bound(fleet)) == ordered + (orphans if held else 0)
+    assert len(fleet.bound()) == ordered + (orphans if held else 0)
 
 
 def test_devices_of_a_paused_policy_stay_when_their_orders_are_gone() -> None:
-    fleet = fleet_with_policies(2)
+    fleet = fleet_of_policies(2)
     fleet.add_policy(node_policy("p1", nodes={"pool": "1"}, state="Paused"))
     fleet.settle()
     fleet.states.clear()
     fleet.settle()
-    assert len(bound(fleet)) == 2
+    assert len(fleet.bound()) == 2
     assert fleet.plan().holds.orders.held == frozenset()
 
 
@@ -139,7 +237,7 @@ def test_devices_of_a_paused_policy_stay_when_their_orders_are_gone() -> None:
 
 
 def test_empty_answer_about_nodes_deletes_no_state() -> None:
-    fleet = fleet_with_policies(4)
+    fleet = fleet_of_policies(4)
     nodes, before = dict(fleet.nodes), {name: state["spec"] for name, state in fleet.states.items()}
     fleet.nodes.clear()
     made = fleet.plan()
@@ -157,12 +255,12 @@ def test_empty_answer_about_nodes_deletes_no_state() -> None:
     fleet.nodes = nodes
     fleet.settle()
     assert {name: state["spec"] for name, state in fleet.states.items()} == before
-    assert len(bound(fleet)) == 4
+    assert len(fleet.bound()) == 4
 
 
 @pytest.mark.parametrize("answer", ["all", "ID"])
 def test_confirmed_loss_of_nodes_deletes_their_states(answer: str) -> None:
-    fleet = fleet_with_policies(4)
+    fleet = fleet_of_policies(4)
     del fleet.nodes["node-0"], fleet.nodes["node-1"], fleet.nodes["node-2"]
     fleet.settle()
     fleet.pass_time(1800)
@@ -178,7 +276,7 @@ def test_confirmed_loss_of_nodes_deletes_their_states(answer: str) -> None:
 
 @pytest.mark.parametrize(("nodes", "gone", "held"), [(2, 2, False), (3, 3, True), (6, 3, False), (6, 4, True)])
 def test_states_are_deleted_while_few_nodes_are_gone(nodes: int, gone: int, held: bool) -> None:
-    fleet = fleet_with_policies(nodes)
+    fleet = fleet_of_policies(nodes)
     fleet.add_node("idle", {A: Card(product="RBLN-CA22", device="1220")})
     fleet.settle()
     for name in sorted(fleet.nodes)[1 : gone + 1]:
@@ -198,78 +296,3 @@ def test_names_of_the_holds_never_meet() -> None:
     )
     assert len(holds.confirmed) == 9
     assert holds.active == ()
-
-
-# A Node that was created anew.
-
-
-def renew(fleet: PaperFleet, uid: str, labels: dict[str, str] | None = None) -> None:
-    fleet.nodes["node-0"] = node("node-0", uid=uid, boot_id="boot-node-0-1", labels=labels)
-
-
-def test_node_created_anew_without_its_labels_keeps_its_devices_for_the_grace() -> None:
-    fleet = fleet_with_policies(1)
-    before = fleet.states["node-0"]["spec"]["devices"]
-    renew(fleet, "another")
-    fleet.settle()
-    assert intents(fleet, "node-0") == {A: "Hold"}
-    assert fleet.rollout("node-0")["NodeRenewed"] == ("True", "NodeCreatedAnew")
-    check = fleet.plan().next_check
-    assert check is not None
-    assert (check - fleet.now).total_seconds() == 1800
-    fleet.pass_time(1799)
-    assert fleet.plan().empty
-    renew(fleet, "another", {"pool": "0"})
-    fleet.settle()
-    assert fleet.states["node-0"]["spec"]["devices"] == before
-    assert len(bound(fleet)) == 1
-
-
-def test_node_whose_labels_do_not_come_back_gives_its_devices_back_after_the_grace() -> None:
-    fleet = fleet_with_policies(1)
-    renew(fleet, "another")
-    fleet.settle()
-    fleet.pass_time(1800)
-    fleet.settle()
-    assert intents(fleet, "node-0") == {}
-    assert not bound(fleet)
-    assert "NodeRenewed" not in fleet.rollout("node-0"), "only stated while it lasts"
-
-
-def test_node_created_anew_a_second_time_begins_the_grace_again() -> None:
-    fleet = fleet_with_policies(1)
-    renew(fleet, "another")
-    fleet.settle()
-    fleet.pass_time(1000)
-    renew(fleet, "third")
-    fleet.settle()
-    fleet.pass_time(1000)
-    fleet.settle()
-    assert intents(fleet, "node-0") == {A: "Hold"}
-    fleet.pass_time(800)
-    fleet.settle()
-    assert intents(fleet, "node-0") == {}
-
-
-def test_orders_follow_a_new_uid_only_after_the_grace_stands_in_the_object() -> None:
-    fleet = fleet_with_policies(1)
-    renew(fleet, "another")
-    made = fleet.plan()
-    assert made.specs["node-0"] is None
-    assert set(made.rollouts) == {"node-0"}
-    assert fleet.plan().specs["node-0"] is None, "nothing was written"
-    fleet.write(made)
-    change = fleet.plan().specs["node-0"]
-    assert change is not None
-    assert change.spec()["nodeUID"] == "another"
-
-
-def test_release_that_was_ordered_before_goes_on_when_the_node_is_created_anew() -> None:
-    fleet = fleet_with_policies(1)
-    fleet.policies.clear()
-    fleet.write(fleet.plan())
-    assert intents(fleet, "node-0") == {A: "Release"}
-    renew(fleet, "another")
-    fleet.settle()
-    assert intents(fleet, "node-0") == {}
-    assert not bound(fleet)
