@@ -58,22 +58,9 @@ NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
-SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
-SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True)
-CUSTOM_RESOURCE_DEFINITIONS = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
-
-DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
-RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True)
-RESOURCE_CLAIM_TEMPLATES = Resource(
-    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
-)
-RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 
 NPU_NODE_POLICIES = Resource("npufleet.io", "v1alpha1", "npunodepolicies", "NPUNodePolicy", namespaced=False)
-VGPU_PROFILE_MAPS = Resource("npufleet.io", "v1alpha1", "vgpuprofilemaps", "VGPUProfileMap", namespaced=False)
 VNPU_QUOTAS = Resource("npufleet.io", "v1alpha1", "vnpuquotas", "VNPUQuota", namespaced=True)
 NPU_NODE_STATES = Resource("npufleet.io", "v1alpha1", "npunodestates", "NPUNodeState", namespaced=False)

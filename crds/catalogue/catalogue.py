@@ -6,7 +6,6 @@ from pydantic import ValidationError
 
 from crds.catalogue.product import Product, Vendor, VendorFile
 from crds.models.base import faults_of
-from crds.near_matches import did_you_mean
 from crds.yaml_documents import YAMLError, read_documents
 
 
@@ -52,12 +51,6 @@ class Catalogue:
         candidates = self._by_ids.get((vendor, device, virtual), ())
         exact = next((found for found in candidates if subsystem in found.subsystems), None)
         return exact or next((found for found in candidates if not found.subsystems), None)
-
-    def unknown_product(self, name: str) -> str:
-        """A message for a product name that the catalogue does not have, with the names that may have been meant."""
-        meant = next((product for product in self.products.values() if product.resource_slug == name), None)
-        hint = f"; that is the resource name of {meant.name}" if meant else did_you_mean(name, self.products)
-        return f"{name!r} is no product of the catalogue{hint}"
 
 
 def _vendor_file(name: str, text: str) -> tuple[VendorFile | None, list[str]]:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from crds.models.base import PCIID, PCIClass, ProductName, SubsystemID, api_name
 from crds.models.profile_map import ProfileName
-from crds.models.quantity import Quantity, parse_quantity
+from crds.models.quantity import Quantity
 
 NodeGlob = Annotated[str, Field(max_length=128, pattern=r"^/dev/[A-Za-z0-9_/.*\[\]-]+$")]
 Sources = Annotated[tuple[Annotated[str, Field(min_length=10, max_length=400)], ...], Field(min_length=1)]
@@ -26,11 +26,6 @@ class VGPUProfile(Entry):
     frame_buffer_gib: Annotated[int, Field(alias="frameBufferGiB", ge=1, le=1024)]
     # Most instances on one card when all are of this profile; absent where no public source tells.
     maximum: Annotated[int | None, Field(ge=1, le=256)] = None
-
-    @property
-    def frame_buffer_mib(self) -> int:
-        """The frame buffer in MiB."""
-        return self.frame_buffer_gib * 1024
 
 
 class HardTemplate(Entry):
@@ -121,29 +116,10 @@ class Product(ProductEntry):
     vendor: Vendor
 
     @property
-    def memory_bytes(self) -> int | None:
-        """The card's memory in bytes; None when no source tells it."""
-        return None if self.memory is None else int(parse_quantity(self.memory))
-
-    @property
     def device_nodes(self) -> tuple[str, ...]:
         """Globs of the device nodes, e.g. ``/dev/rbln[0-9]*``."""
         return self.vendor.device_nodes
 
-    @property
-    def resource_slug(self) -> str:
-        """What device plugins make resource names of: ``GA100GL [A30 PCIe]`` gives ``GA100GL_A30_PCIE``."""
-        return slug(self.pci_name)
-
     def profile(self, name: str) -> VGPUProfile | None:
         """The vGPU profile of that name, or None."""
         return next((profile for profile in self.profiles if profile.name == name), None)
-
-
-def slug(pci_name: str) -> str:
-    """Upper case; ``/``, ``.`` and white space become ``_``; whatever else is not alphanumeric is dropped.
-
-    Source: the resource naming of NVIDIA's kubevirt-gpu-device-plugin.
-    """
-    spaced = "".join("_" if char in "/." or char.isspace() else char for char in pci_name.upper())
-    return "".join(char for char in spaced if char == "_" or (char.isascii() and char.isalnum()))

@@ -5,7 +5,6 @@ upgraded CRD must not stop a running daemon); ``strict`` reading, for files in a
 server takes.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -219,20 +218,6 @@ def _modelled(obj: Any) -> Any:
     if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
         return obj
     return obj | {"metadata": {key: item for key, item in obj["metadata"].items() if key not in _OTHER_METADATA}}
-
-
-def canonical_json(value: Model) -> str:
-    """One spelling for equal content: sorted keys, no white space, unset fields left out."""
-    return json.dumps(value.to_object(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def content_hash(*values: Model) -> str:
-    """Hex sha256 over the canonical JSON of the values, in the order given."""
-    digest = hashlib.sha256()
-    for value in values:
-        digest.update(canonical_json(value).encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
 
 
 # Bounded building blocks. Every string, list and map of the API is bounded: CEL cost is estimated from these bounds.

@@ -59,15 +59,6 @@ def parse_quantity(text: str) -> Fraction:
     return -amount if found["sign"] == "-" else amount
 
 
-def format_bytes(amount: int) -> str:
-    """A whole number of bytes in the largest binary unit that holds it exactly: 8589934592 is ``8Gi``."""
-    for power, prefix in reversed(list(enumerate("KMGTPE", start=1))):
-        unit = 1024**power
-        if amount and amount % unit == 0:
-            return f"{amount // unit}{prefix}i"
-    return str(amount)
-
-
 def _checked(text: str) -> str:
     parse_quantity(text)
     return text

@@ -29,7 +29,6 @@ from crds.models.quantity import Quantity
 _NO_LIMIT: Final = absent("no limit")
 _BOUNDS_CROSS: Final = "min{0} must not be above max{0}"
 _NO_BOUND: Final = absent("no bound")
-_PROFILE_KEYS: Final = key_rule(PROFILE_NAME_PATTERN, PROFILE_NAME_LENGTH, "a key of profiles must be a profile name")
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 
 

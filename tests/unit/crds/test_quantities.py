@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crds.models.quantity import QUANTITY_PATTERN, format_bytes, parse_quantity
+from crds.models.quantity import QUANTITY_PATTERN, parse_quantity
 from tests.builders.examples import at_least
 from tests.builders.quantities import KNOWN
 from tests.builders.schema_judge import Judge
@@ -34,29 +34,6 @@ def test_a_quantity_is_this_amount(text: str, amount: Fraction) -> None:
 def test_a_text_that_is_no_quantity_is_refused_with_an_example_of_one(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a quantity"):
         parse_quantity(text)
-
-
-def test_bytes_are_written_in_the_largest_unit_that_holds_them_exactly() -> None:
-    amounts = [0, 1, 1023, 1024, 1025, 1536, 1024**2, 128 * 1024**2, 8 * 1024**3, 1024**6, 1000**3, 1024**7]
-    assert [format_bytes(amount) for amount in amounts] == [
-        "0", "1", "1023", "1Ki", "1025", "1536", "1Mi", "128Mi", "8Gi", "1Ei", "1000000000", "1024Ei",
-    ]  # fmt: skip
-
-
-def test_what_is_written_reads_as_the_same_amount() -> None:
-    @settings(max_examples=FLOOR, deadline=None)
-    @given(st.one_of(st.integers(0, 2**63 - 1), st.builds(_in_units, st.integers(0, 4095), st.integers(0, 4))))
-    def same(amount: int) -> None:
-        examples.one()
-        text = format_bytes(amount)
-        assert parse_quantity(text) == amount
-
-    with at_least(FLOOR, "format and parse") as examples:
-        same()
-
-
-def _in_units(number: int, power: int) -> int:
-    return int(number * 1024**power)
 
 
 def test_every_text_that_the_schema_takes_is_an_amount_and_no_amount_is_negative() -> None:
