@@ -1,5 +1,7 @@
 """`npufleet-controllers` from outside: help that teaches, clear refusals, children that never outlive their parent."""
 
+import argparse
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from controllers.node_policy import entry
+from runtime.health import HealthServer, ListenError
+from runtime.settings import Address, Settings
 from tests.builders.waiting import eventually
 
 CHILD = """
@@ -142,3 +147,22 @@ def test_child_that_ends_is_started_again_and_the_others_go_on(supervisor: Super
     supervisor.start(steady="run", flaky="end")
     eventually(lambda: len(supervisor.pids()) >= 4, seconds=20)
     assert len(supervisor.running()) == 1
+
+
+def test_process_is_not_ready_before_its_feeds_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    entries = {"clusters": {"cluster": {"server": "http://127.0.0.1:9"}}, "users": {"user": {"token": "t"}}}
+    context = {"contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "current-context": "x"}
+    named: dict[str, object] = {kind: [{"name": "x", **content}] for kind, content in entries.items()}
+    kubeconfig.write_text(json.dumps(named | context))
+    reasons: list[str | None] = []
+
+    class Entered(HealthServer):
+        async def __aenter__(self) -> HealthServer:
+            reasons.extend(check() for check in self._readiness.values())
+            raise ListenError("seen enough")
+
+    monkeypatch.setattr(entry, "HealthServer", Entered)
+    settings = Settings("npufleet-node-policy", kubeconfig, Address("127.0.0.1", 0), "text", "info", 20.0, 40, "one")
+    assert entry.run(settings, argparse.Namespace(settle_seconds=1.0, node_grace_seconds=1800.0)) != 0
+    assert [reason for reason in reasons if reason is not None]
