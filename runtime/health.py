@@ -137,7 +137,8 @@ class HealthServer:
         return _verdict(self._liveness)
 
     async def _serve_readiness(self, request: web.Request) -> web.Response:
-        return _verdict(self._readiness)
+        # Nothing to check yet is a process that has not come so far, not one that is ready.
+        return _verdict(self._readiness or {"start": lambda: "still starting"})
 
     def _main_loop_turns(self) -> str | None:
         assert self._beat is not None

@@ -168,7 +168,7 @@ class Daemon:
         """What happened, in the log; that orders are held is told once."""
         for outcome in done.outcomes:
             level = logging.INFO if outcome.result == "Done" else logging.WARNING
-            _log.log(level, "Device %s: %s %s", outcome.address, outcome.reason, outcome.message)
+            _log.log(level, "Device %s: %s", outcome.address, f"{outcome.reason} {outcome.message}".rstrip())
         if done.planned.held is not None and self._held != done.planned.held:
             _log.warning("Orders are held: %s", done.planned.held)
         self._held = done.planned.held

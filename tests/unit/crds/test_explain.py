@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cli.explain import explain_object, explain_subject, register
 from cli.errors import CommandError, ExitCode
+from cli.explain import explain_object, explain_subject, register
 from crds.effective import effective_spec
 from crds.generator.fields import field_docs
 from crds.models.kinds import BY_NAME, KINDS

@@ -61,6 +61,15 @@ async def test_checks_are_named_with_their_reasons() -> None:
         assert (await get(health, "/readyz"))[0] == 200
 
 
+async def test_a_process_without_checks_is_still_starting() -> None:
+    async with server() as health:
+        status, body = await get(health, "/readyz")
+        assert status == 503
+        assert body["checks"] == {"start": {"ok": False, "reason": "still starting"}}
+        health.add_readiness("orders", lambda: None)
+        assert (await get(health, "/readyz"))[0] == 200
+
+
 async def test_a_check_that_fails_itself_counts_as_failed() -> None:
     def broken() -> str | None:
         raise RuntimeError("oops")
