@@ -94,6 +94,7 @@ async def test_case_8_probes_answer_within_a_second_while_reconciles_keep_the_lo
     """The main loop computes without a pause, as at a start-up with thousands of objects."""
     answers: list[tuple[int, float]] = []
     async with server() as health:
+        health.add_readiness("orders", lambda: None)
         done = threading.Event()
 
         def probe() -> None:
