@@ -26,7 +26,7 @@ $(VENV): pyproject.toml
 
 venv: $(VENV)
 
-demo: $(VENV) ## The main job on this machine: commits, a real API server, simulated nodes. DEMO_ARGS=--keep leaves it running.
+demo: $(VENV) ## The main job on this machine: commits, DEMO_ARGS=--keep leaves it running.
 	@$(BIN)/npufleet demo $(DEMO_ARGS)
 
 # The binaries build while lint and the unit plane run; the cluster plane's summary line closes the run.
@@ -51,7 +51,7 @@ format: $(VENV) ## Put the code in the house's format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test-unit: $(VENV) ## Pure planners and rules, daemons on the simulated node; seconds.
+test-unit: $(VENV) ## Pure planners and rules, daemons on the simulated node.
 	$(PYTEST) -n 2 tests/unit $(PYTEST_ARGS)
 
 test-cluster: $(VENV) binaries ## Real etcd, API server, controller-manager and scheduler; our real processes.

@@ -70,7 +70,7 @@ def explain_subject(subject: str) -> list[str]:
     docs = {_key(doc.path): doc for doc in field_docs(kind)}
     if not path:
         return [*_heading(kind), "", "fields:", *_overview(list(docs.values()), depth=1)]
-    key = _key(path)
+    key = _key(re.sub(r"\[\d+\]", "[]", path))  # as the API server names a field in its errors
     if key not in docs and f"spec.{key}" in docs:
         key = f"spec.{key}"
     if key not in docs:

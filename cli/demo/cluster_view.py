@@ -20,7 +20,9 @@ class ClusterView:
     """kubectl with one kubeconfig. Raises CommandError with kubectl's own words when a call fails."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        self._command = [str(find_kubectl()), "--kubeconfig", str(kubeconfig)]
+        # The cache of discovery belongs to this cluster, not to the home of whoever runs the demo.
+        cache = kubeconfig.parent / "kubectl-cache"
+        self._command = [str(find_kubectl()), "--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
 
     def run(self, *arguments: str, seconds: float = 60) -> str:
         """The standard output of one call."""

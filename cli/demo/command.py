@@ -1,4 +1,4 @@
-"""`npufleet demo`: the options, a folder to play in, and an end at SIGTERM that stops everything as Ctrl-C does."""
+"""`npufleet demo`: the options, a folder to play in, and an end at any signal that stops everything as Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ def register(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when every step of the story came true. Raises CommandError."""
     require_checkout("the demo")
-    # Inside, because it needs certificates and the like: `npufleet lint --help` must not pay for them.
+    # Inside, because it needs certificates and the like: `npufleet explain` must not pay for them.
     from cli.demo.play import play
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT too: a shell that starts the demo in the background hands it down as ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     if arguments.directory is not None:
         play(arguments.directory.resolve(), bin_dir=arguments.bin_dir, keep=arguments.keep)
         return ExitCode.CLEAN
-    # Not below $TMPDIR: the simulated kernels listen on Unix sockets, whose paths may be 107 bytes long at most.
     with tempfile.TemporaryDirectory(prefix="npufleet-demo-", ignore_cleanup_errors=True) as directory:
         play(Path(directory), bin_dir=arguments.bin_dir, keep=arguments.keep)
     return ExitCode.CLEAN

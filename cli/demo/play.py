@@ -47,7 +47,8 @@ It keeps running. In another terminal:
   {find_kubectl()} get npunodepolicies,npunodestates
   {find_kubectl()} get npunodestate {ATOM} -o yaml
 
-  cd {directory / "policies"}    # edit, commit, then apply what you committed:
+  cd {directory / "policies"}    # edit atom.yaml, commit, then apply what you committed:
+  git commit --all --message "Another limit"
   {find_kubectl()} apply --server-side -k .
 
   ls {fleet.nodes[ATOM].root / "sys/bus/pci/drivers"}

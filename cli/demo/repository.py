@@ -11,7 +11,8 @@ from pathlib import Path
 
 from cli.errors import CommandError
 
-_IDENTITY = ("-c", "user.name=npufleet demo", "-c", "user.email=demo@npufleet.invalid", "-c", "commit.gpgsign=false")
+# Kept in the repository, so that a person who goes on in it needs no settings of their own.
+_SETTINGS = {"user.name": "npufleet demo", "user.email": "demo@npufleet.invalid", "commit.gpgsign": "false"}
 
 
 class PolicyRepository:
@@ -21,6 +22,8 @@ class PolicyRepository:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._git("init", "--quiet", "--initial-branch=main")
+        for name, value in _SETTINGS.items():
+            self._git("config", name, value)
 
     def commit(self, files: Mapping[str, str], message: str) -> str:
         """Write the files (path: content), commit them, and give back the short id of the commit."""
@@ -29,7 +32,7 @@ class PolicyRepository:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         self._git("add", "--", *files)
-        self._git(*_IDENTITY, "commit", "--quiet", "--message", message)
+        self._git("commit", "--quiet", "--message", message)
         return self._git("rev-parse", "--short", "HEAD").decode().strip()
 
     def change_of_head(self) -> str:

@@ -52,12 +52,13 @@ class Story:
         folder = resources.files("cli.demo") / "policies"
         files = {entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".yaml")}
         before = self.fleet.drivers(ATOM)
-        commit = self.repository.commit(files, "Give the NPUs of the VM nodes to VMs")
-        self._heading(f"Commit {commit}: policies for {len(POOLS)} nodes")
+        message = f"Give the NPUs of {len(POOLS)} nodes to VMs"
+        self._heading(f"Commit {self.repository.commit(files, message)}: {message}")
         self._apply_head()
         self._show_policies()
         self._show_drivers(before)
-        print("\nLeft alone on node-hostile, and why (kubectl get npunodepolicy hostile-everything -o yaml):")
+        ready = self.view.run("get", "npunodepolicy", "hostile-everything", "-o", _DEVICES_READY)
+        print(f"\nnode-hostile: {ready} devices ready; the others are left alone (status.blockers of its policy):")
         print(self.view.run("get", "npunodepolicy", "hostile-everything", "-o", _BLOCKERS), end="")
 
     def second_commit(self) -> None:
@@ -65,8 +66,8 @@ class Story:
         before = self.fleet.drivers(ATOM)
         text = (self.repository.directory / "atom.yaml").read_text()
         changed = text.replace("  - name: vm-npus\n", _HALF)
-        commit = self.repository.commit({"atom.yaml": changed}, "Release eight of the sixteen NPUs")
-        self._heading(f"Commit {commit}: eight of the sixteen NPUs go back to the host")
+        message = "Give eight of the sixteen NPUs back to the host"
+        self._heading(f"Commit {self.repository.commit({'atom.yaml': changed}, message)}: {message}")
         print(self.repository.change_of_head())
         self._apply_head()
         self._show_policies()
@@ -78,20 +79,20 @@ class Story:
         boot = self.fleet.reboot(ATOM)
         after_boot = self.fleet.drivers(ATOM)
         print(f"The kernel is up again (boot {boot[:8]}…): {_summary(after_boot)}")
-        started = time.monotonic()
         with self.progress.step(
-            "Waiting for the binder to make it so again", "Node is as its policy asks again"
+            "Waiting for the binder to make it so again", "The node is as its policy asks again"
         ) as step:
             self.fleet.start_binder(ATOM)
             self.view.until(step, "the node's report", lambda: self._not_reported(boot), check=self.fleet.check)
             self.view.until(step, "the policies", self._unsettled, check=self.fleet.check)
-        print(f"{duration(time.monotonic() - started)} after the binder's start: {_summary(self.fleet.drivers(ATOM))}")
+        print(f"With its binder running again: {_summary(self.fleet.drivers(ATOM))}")
         self._show_policies()
 
     def quiet(self) -> None:
         """With everything in place nothing is written."""
         before = {name: len(self.fleet.write_log(name)) for name in POOLS}
         versions = self._versions()
+        self._heading("Restart of controllers and binders")
         self.fleet.restart_controllers()
         for name in POOLS:
             self.fleet.restart_binder(name)
@@ -99,7 +100,6 @@ class Story:
             self.view.until(step, "the restarted processes", self.fleet.not_ready, check=self.fleet.check)
         writes = sum(len(self.fleet.write_log(name)) - before[name] for name in POOLS)
         changed = [name for name, version in self._versions().items() if versions[name] != version]
-        self._heading("Restart of controllers and binders")
         print(f"sysfs writes: {writes}; node states changed: {len(changed)}")
         if writes or changed:
             raise CommandError("a restart must be invisible, and this one was not")
@@ -110,7 +110,8 @@ class Story:
         self.view.apply(exported)
         with self.progress.step("Rolling out", "Rolled out") as step:
             self.view.until(step, "the rollout", self._unsettled, check=self.fleet.check)
-        print(f"From kubectl apply to everything in place: {duration(time.monotonic() - self._applied)}")
+        took = duration(time.monotonic() - self._applied)
+        print(f"From the start of kubectl apply until all that may change has changed: {took}")
 
     def _show_policies(self) -> None:
         print("\n$ kubectl get npunodepolicies\n" + self.view.run("get", "npunodepolicies"), end="")
@@ -143,6 +144,7 @@ class Story:
         print(f"\n━━ {text} " + "━" * max(0, 76 - len(text)), flush=True)
 
 
+_DEVICES_READY = "jsonpath={.status.devices.ready} of {.status.devices.matched}"
 _BLOCKERS = 'jsonpath={range .status.blockers[*]}  {.device}  {.reason}: {.message}{"\\n"}{end}'
 
 

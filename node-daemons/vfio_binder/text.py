@@ -22,7 +22,7 @@ def _lines(done: Pass, dry_run: bool) -> Iterator[str]:
     if done.planned.held is not None:
         yield f"Held: {done.planned.held}"
     if done.planned.is_empty:
-        yield "Plan: nothing to do"
+        yield "Plan: nothing to do" + ("" if done.bindings.devices else ": there are no orders")
     else:
         yield f"Plan{' (nothing is written)' if dry_run else ''}:"
     for note in done.planned.notes:

@@ -69,7 +69,9 @@ def running_kubeconfig(directory: Path) -> Path:
     """The administrator's kubeconfig of the running cluster. Raises ClusterError when it does not run."""
     plane = ControlPlane.at(directory)
     if plane is None:
-        raise ClusterError(f"there is no cluster in {directory}: start one with `npufleet cluster up`")
+        raise ClusterError(
+            f"there is no cluster in {directory}: start one with `npufleet cluster up --directory {directory}`"
+        )
     missing = ESSENTIAL - plane.running().keys()
     if missing:
         raise ClusterError(

@@ -196,7 +196,7 @@ def _readiness(tally: _Tally) -> tuple[bool | None, str, str]:
     if tally.rolling:
         return False, PolicyReason.ROLLING_OUT, summary
     if tally.pending_inventory:
-        return False, PolicyReason.INVENTORY_PENDING, f"{summary}, {tally.pending_inventory} nodes without inventory"
+        return False, PolicyReason.INVENTORY_PENDING, f"{summary}, without inventory: {tally.pending_inventory}"
     if Progress.SILENT in tally.progress:
         return None, PolicyReason.DAEMON_SILENT, summary
     if Progress.REBOOTED in tally.progress:

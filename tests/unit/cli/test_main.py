@@ -139,8 +139,10 @@ def test_module_run_by_path_reports_failures_in_the_same_way(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 3
+    absent = tmp_path / "absent"
     assert done.stderr == (
-        f"npufleet cluster: there is no cluster in {tmp_path / 'absent'}: start one with `npufleet cluster up`\n"
+        f"npufleet cluster: there is no cluster in {absent}: "
+        f"start one with `npufleet cluster up --directory {absent}`\n"
     )
     assert not (tmp_path / "absent").exists()
 
