@@ -10,6 +10,7 @@ from cli.cluster.kubectl import find_kubectl
 from cli.cluster.run.control_plane import ControlPlane
 from cli.demo.fleet import Fleet
 from cli.demo.story import ATOM, Story
+from cli.errors import CommandError
 from cli.progress import Progress, duration
 
 
@@ -19,7 +20,10 @@ def play(directory: Path, *, bin_dir: Path | None, keep: bool) -> None:
     Raises CommandError when a step does not come true; whatever runs is stopped in any case.
     """
     progress = Progress()
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"{directory} cannot be used: {error.strerror}") from error
     with ControlPlane.start(directory / "control-plane", bin_dir=bin_dir) as plane:
         started = time.monotonic()
         fleet = Fleet(plane, directory)

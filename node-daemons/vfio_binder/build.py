@@ -21,7 +21,10 @@ def build_binder(
     """``wake`` is called when a write that was stuck has ended, ``count_write`` for each write with its result."""
     host = open_host(root)
     writer = BoundedWriter(host, on_result=count_write, on_unstuck=wake)
-    journal = Journal(host.local(JOURNAL))
+    try:
+        journal = Journal(host.local(JOURNAL))
+    except OSError as error:  # a file or a loop of links where a directory should be: told as a journal's problem
+        journal = Journal(Path(JOURNAL), fault=error)
     return host, Binder(host, load_catalogue(), journal, writer, now=now, stopping=stopping)
 
 

@@ -44,7 +44,8 @@ def placed_report(situation: Situation, address: str) -> BoundDevice:
     entry = situation.ours(address)
     if entry is not None and device.driver == entry.bound_driver:
         return situation.report(address, DeviceState.READY, Reason.BOUND)
-    text = "it was on this driver before npufleet came, and stays there on release"
+    doubt = situation.doubt(address)
+    text = "it was on this driver before npufleet came, and stays there on release" if doubt is None else doubt.message
     return situation.report(address, DeviceState.READY, Reason.ADOPTED, text)
 
 
@@ -72,6 +73,9 @@ def _native_report(situation: Situation, address: str) -> BoundDevice:
     if driver is None:
         text = "it has no driver: load the vendor's, npufleet binds none that it did not take away"
         return situation.report_block(address, blocked(Reason.NO_DRIVER, text))
+    doubt = situation.doubt(address)
+    if doubt is not None:
+        return situation.report_block(address, doubt)
     if is_vfio_driver(driver):
         text = f"it is on {driver}, and not by npufleet: give it to the vendor's driver by hand"
         return situation.report_block(address, blocked(Reason.BOUND_BY_OTHERS, text))
@@ -107,7 +111,8 @@ def _release(situation: Situation, address: str) -> Decision:
     if absent is not None:
         return Decision(situation.report_block(address, blocked(absent.reason, absent.message)))
     if entry is None:
-        return Decision(released)
+        doubt = situation.doubt(address)
+        return Decision(released if doubt is None else situation.report_block(address, doubt))
     if situation.entries[address].on_release is OnRelease.LEAVE:
         return Decision(released, note=Forget(address, "left as it is on release"))
     needers = situation.needers(address)

@@ -89,6 +89,16 @@ class Situation:
             return None
         return entry
 
+    def doubt(self, address: str) -> Block | None:
+        """A device on a VFIO driver that a journal with a problem does not name: who put it there is not known."""
+        device = self.view.devices.get(address)
+        if self.journal.problem is None or device is None or not is_vfio_driver(device.driver):
+            return None
+        if self.ours(address) is not None:
+            return None
+        text = f"it is on {device.driver}, and whether npufleet put it there is not known: {self.journal.problem}"
+        return blocked(Reason.JOURNAL_UNREADABLE, text)
+
     def is_orphan(self, address: str) -> bool:
         """Ours for its own sake, and no order speaks of it: held, because absence is not an order."""
         entry = self.ours(address)

@@ -126,8 +126,10 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
     statuses: dict[str, NodePolicyStatus] = {}
     events: list[PlanEvent] = []
     blocked: dict[str, Counter[str]] = {}
+    stateless = [node for name, node in world.nodes.items() if name not in world.states]
     for name, policy in sorted(world.policies.items()):
-        rollup = roll_up(policy, by_policy.get(name, ()), now)
+        selected = sum(policy.spec is not None and policy.spec.node_selector.matches(n.labels) for n in stateless)
+        rollup = roll_up(policy, by_policy.get(name, ()), now, stateless=selected)
         if rollup.check_at is not None:
             checks.append(rollup.check_at)
         if rollup.blocked:

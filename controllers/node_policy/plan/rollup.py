@@ -6,7 +6,7 @@ itself: a status is written when something happened, not because time passed.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -52,10 +52,15 @@ class Rollup:
     blocked: Counter[str]
 
 
-def roll_up(policy: PolicyView, evaluations: Iterable[Evaluation], now: datetime) -> Rollup:
-    """The status of `policy`; `evaluations` are those of the nodes that have a share of it, sorted by node."""
+def roll_up(policy: PolicyView, evaluations: Iterable[Evaluation], now: datetime, *, stateless: int = 0) -> Rollup:
+    """The status of `policy`; `evaluations` are those of the nodes that have a share of it, sorted by node.
+
+    `stateless`: selected nodes without an NPUNodeState (not made yet, or its kind is not served): nothing is known
+    of them.
+    """
     found = [(evaluation, evaluation.shares[policy.name]) for evaluation in evaluations]
-    tally = _Tally.of([share for _, share in found])
+    known = _Tally.of([share for _, share in found])
+    tally = replace(known, nodes=known.nodes + stateless, pending_inventory=known.pending_inventory + stateless)
     blockers = _blockers(found)
     conflicts = _conflicts(share for _, share in found)
     if policy.spec is None:

@@ -69,8 +69,10 @@ class _CorruptError(ValueError):
 class Journal:
     """The file. Every change is on disk when the call returns; safe to use from several threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, fault: OSError | None = None) -> None:
+        """With ``fault``, the reason why there is no way to the file, the journal can neither be read nor written."""
         self._path = path
+        self._fault = fault
         self._lock_path = path.with_suffix(".lock")
         self._lock = threading.Lock()
         self._is_read = False
@@ -83,6 +85,8 @@ class Journal:
         with self._lock:
             self._is_read = False
             try:
+                if self._fault is not None:
+                    raise self._fault
                 try:
                     entries = self._read()
                 except _CorruptError as error:

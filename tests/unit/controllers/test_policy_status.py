@@ -20,6 +20,17 @@ def test_status_of_a_settled_fleet_is_not_written_again() -> None:
     assert not made.events
 
 
+def test_selected_nodes_whose_states_are_gone_are_not_called_unmatched() -> None:
+    fleet = fleet_of(nodes=2)
+    fleet.add_policy(node_policy("p"))
+    fleet.settle()
+    fleet.states.clear()
+    status = fleet.plan().policy_statuses["p"]
+    assert status.nodes is not None
+    assert status.nodes.matched == 2
+    assert next((c.status, c.reason) for c in status.conditions if c.type == "Ready") == ("False", "InventoryPending")
+
+
 def test_lists_in_a_status_are_cut_and_in_a_fixed_order() -> None:
     fleet = PaperFleet()
     for number in range(10):

@@ -1,6 +1,7 @@
 """The program itself, as a process against a simulated kernel in another process."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,6 +100,34 @@ def test_once_from_a_file_binds_tells_so_and_has_nothing_to_do_the_second_time(m
         "unbind",
         "drivers_probe",
     ]
+
+
+@pytest.mark.parametrize("odd", ["file", "loop", "directory"])
+def test_an_odd_state_directory_is_a_finding_that_names_the_journal(machine: Machine, odd: str) -> None:
+    place = machine.root / "var/lib/npufleet"
+    kept = place.with_name("kept")
+    before = len(machine.control.writes)
+    place.mkdir(parents=True, exist_ok=True)
+    place.rename(kept)
+    try:
+        if odd == "file":
+            place.write_text("a file")
+        elif odd == "loop":
+            place.symlink_to(place.name)
+        else:
+            (place / "binder/journal.json").mkdir(parents=True)
+        done = machine.binder("--once", entries=[order()])
+    finally:
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
+        kept.rename(place)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Journal: " in done.stdout
+    assert f"{NPU}  Blocked  JournalUnreadable" in done.stdout
+    assert len(machine.control.writes) == before
 
 
 def test_a_device_in_use_is_a_finding_and_is_not_written_to(machine: Machine) -> None:

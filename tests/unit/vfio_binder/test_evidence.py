@@ -49,7 +49,7 @@ def faulty(bench: Bench) -> FaultyHost:
     return made
 
 
-async def test_a_journal_that_is_not_whole_is_set_aside_and_its_devices_are_no_longer_ours(make: Make) -> None:
+async def test_what_a_lost_journal_may_have_named_is_not_called_released_until_a_person_has_looked(make: Make) -> None:
     bench = make(host(npu()))
     bench.order(order())
     await bench.run()
@@ -62,12 +62,18 @@ async def test_a_journal_that_is_not_whole_is_set_aside_and_its_devices_are_no_l
     status, reason, message = condition_of(done.bindings, "JournalIntact")
     assert (status, reason) == ("False", "JournalUnreadable")
     assert "journal.json.corrupt-1" in message
+    for changed in ({"intent": "Release"}, {"mode": "Container"}):
+        bench.order(order(**changed))
+        done = await bench.run()
+        assert verdict(done) == ("Blocked", "JournalUnreadable")
+        assert "whether npufleet put it there is not known" in (report_of(done).message or "")
     bench.order(order(intent="Release"))
-    assert verdict(await bench.run()) == ("Released", "Released")
+    path.with_name("journal.json.corrupt-1").unlink()
+    done = await bench.run()
+    assert verdict(done) == ("Released", "Released")
+    assert condition_of(done.bindings, "JournalIntact")[:2] == ("True", "JournalRead")
     assert bench.driver() == "vfio-pci"
     assert bench.writes == []
-    path.with_name("journal.json.corrupt-1").unlink()
-    assert condition_of((await bench.run()).bindings, "JournalIntact")[:2] == ("True", "JournalRead")
 
 
 @pytest.mark.parametrize(
