@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +16,7 @@ from _pytest.capture import CaptureManager
 
 from cli.cluster.kubectl import find_kubectl
 from cli.cluster.run.control_plane import ControlPlane
+from tests.builders.waiting import eventually
 
 KUBECONFIG_VARIABLE = "NPUFLEET_TEST_KUBECONFIG"
 ROOT = Path(__file__).parents[2]
@@ -67,6 +70,32 @@ def kubectl(control_plane: ControlPlane) -> Callable[..., subprocess.CompletedPr
 
 @pytest.fixture(scope="session")
 def installed(kubectl: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    """npufleet's API, identities and admission policies, as kustomize/base installs them."""
+    """npufleet's API, identities and admission policies, as kustomize/base installs them, and in force: the API server
+    learns of rights and policies a moment after it has stored them."""
     kubectl("apply", "--server-side", "--kustomize", str(ROOT / "kustomize/base"))
     kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    accounts = "system:serviceaccount:npufleet-system"
+
+    def may(account: str, *what: str) -> bool:
+        asked = ["auth", "can-i", *what, "--namespace=npufleet-system", f"--as={accounts}:{account}"]
+        return kubectl(*asked, check=False).stdout.strip() == "yes"
+
+    def is_refused(obj: Mapping[str, object]) -> bool:
+        asked = ["create", "--dry-run=server", f"--as={accounts}:probe", "--as-group=system:masters", "-f", "-"]
+        return "ValidatingAdmissionPolicy" in kubectl(*asked, input=json.dumps(obj), check=False).stderr
+
+    metadata = {"name": "probe"}
+    state: dict[str, object] = {"apiVersion": "npufleet.io/v1alpha1", "kind": "NPUNodeState", "metadata": metadata}
+    lease: dict[str, object] = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    for account in ("npufleet-vfio-binder", "npufleet-node-policy"):
+        eventually(
+            partial(may, account, "patch", "npunodestates", "--subresource=status"), what=f"the rights of {account}"
+        )
+        eventually(partial(may, account, "create", "leases"), what=f"the rights of {account}")
+    eventually(
+        lambda: is_refused(state | {"spec": {"revision": "", "nodeUID": "u"}}), what="the policy on NPUNodeStates"
+    )
+    eventually(
+        lambda: is_refused(lease | {"metadata": {"name": "other", "namespace": "npufleet-system"}}),
+        what="the policy on Leases",
+    )
