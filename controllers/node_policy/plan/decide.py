@@ -188,7 +188,8 @@ class _Walk:
             name, rule, shape = winner
             if name in self.held:
                 message = (
-                    f"held as {shape.mode}: policy {name}, which decided it, does not exist; see npufleet-settings"
+                    f"held as {shape.mode}: policy {name}, which decided it, does not exist; condition RemovalHeld "
+                    "of the NPUNodeState has the command that confirms its removal"
                 )
                 self.result.remarks.append(Remark(policy.name, device.address, BlockerReason.REMOVAL_HELD, message))
             elif wanted_shape != shape:
