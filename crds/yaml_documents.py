@@ -23,6 +23,8 @@ _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?
 _LARGEST_WHOLE: Final = 1e21
 
 
+# Far more than the API server takes in one object (3 MiB), in one file of several.
+_MOST_VALUES: Final = 500_000
 _UNQUOTED: Final = "npufleet.io,2026:unquoted"
 _STRING: Final = "tag:yaml.org,2002:str"
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -90,7 +92,12 @@ def _integer(text: str) -> int:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes and tells unquoted scalars from the others; values are made by _value."""
+    """Composes nodes and tells unquoted scalars from the others; values are made by _value.
+
+    ``values`` counts what was made: a few lines of aliases of aliases would otherwise fill the memory.
+    """
+
+    values = 0
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is yaml.ScalarNode:
@@ -101,6 +108,10 @@ class _Loader(yaml.SafeLoader):
 def _value(loader: _Loader, node: yaml.Node, inside: tuple[yaml.Node, ...] = ()) -> Any:
     if any(node is outer for outer in inside):
         raise yaml.MarkedYAMLError(problem="an anchor contains itself", problem_mark=node.start_mark)
+    loader.values += 1
+    if loader.values > _MOST_VALUES:
+        problem = f"more than {_MOST_VALUES} values: are there aliases of aliases?"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     if isinstance(node, yaml.ScalarNode):
         return _scalar(node)
     if isinstance(node, yaml.SequenceNode):

@@ -67,7 +67,8 @@ def read_state(obj: dict[str, Any]) -> StateRecord:
 def read_desired_file(path: Path) -> NPUNodeState:
     """An NPUNodeState from a YAML or JSON file, read as kubectl reads it. Raises DesiredFileError with all faults."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise DesiredFileError(f"{path}: {error.strerror or error}") from error
     if len(data) > _MAX_BYTES:

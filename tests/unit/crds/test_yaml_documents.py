@@ -108,3 +108,10 @@ def test_documents_are_told_with_their_lines_and_empty_ones_left_out() -> None:
 def test_a_text_that_kubectl_would_refuse_is_refused_with_its_place(text: str, place: str) -> None:
     with pytest.raises(YAMLError, match=f"^{place}"):
         read_documents(text, "f.yaml")
+
+
+def test_aliases_that_multiply_are_refused_and_not_expanded() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    with pytest.raises(YAMLError, match="aliases of aliases"):
+        read_documents("\n".join(lines), "f.yaml")

@@ -148,6 +148,7 @@ def test_a_device_in_use_is_a_finding_and_is_not_written_to(machine: Machine) ->
         (["--node", "x", "--resync-seconds", "0"], "is not a number of seconds"),
         (["--node", "x", "--listen", "nonsense"], "is not HOST:PORT"),
         (["--desired", "/nonexistent.yaml"], "--desired goes with --once or --dry-run"),
+        (["--once", "--desired", "/dev/zero"], "more than"),
         (["--once", "--desired", "/nonexistent.yaml"], "/nonexistent.yaml: No such file or directory"),
         (["--node", "x", "--host-root", "/nonexistent"], "is no directory"),
     ],
