@@ -88,14 +88,19 @@ class Credentials:
             token_file = _token_file(merged, loader.current_context["context"].get("user"))
         except CredentialsError:
             raise
-        except Exception as error:  # the loader raises whatever a malformed document makes it stumble over
+        except ConfigException as error:
             raise CredentialsError(f"{origin}: {error}") from error
+        except Exception as error:  # the loader raises whatever a malformed document makes it stumble over
+            raise CredentialsError(f"{origin}: this is no kubeconfig, or it is empty ({error})") from error
         if not configuration.host:
             raise CredentialsError(f"{origin}: clusters[].cluster.server is missing")
         _keep_proxies_off_loopback(configuration)
 
         async def reload() -> None:
-            await loader.load_and_set(configuration)
+            # From the file: whoever renews an inline token writes it there. An exec plug-in is asked again, too.
+            fresh = kube_config.KubeConfigMerger(paths).config  # type: ignore[no-untyped-call]
+            again: Any = kube_config.KubeConfigLoader(config_dict=fresh, config_base_path=None)  # type: ignore[no-untyped-call]
+            await again.load_and_set(configuration)
 
         return cls(configuration, origin=origin, token_file=token_file, reloader=reload)
 

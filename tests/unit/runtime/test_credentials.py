@@ -68,6 +68,17 @@ async def test_a_kubeconfig_without_a_token_file_is_loaded_again_after_a_refusal
     assert await credentials.refresh() is False
 
 
+async def test_an_inline_token_that_was_renewed_in_the_kubeconfig_is_taken_up_after_a_refusal(tmp_path: Path) -> None:
+    credentials = await Credentials.load(kubeconfig(tmp_path, {"token": "one"}))
+    path = kubeconfig(tmp_path, {"token": "two"})
+    assert credentials.authorization() == "Bearer one"
+    assert await credentials.refresh() is True
+    assert credentials.authorization() == "Bearer two"
+    path.write_text("half a fi")
+    assert await credentials.refresh() is False
+    assert credentials.authorization() == "Bearer two"
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "[]", "just text", "{", "current-context: nowhere\n", "{current-context: c, contexts: 3}"],
@@ -76,6 +87,14 @@ async def test_a_broken_kubeconfig_is_named(tmp_path: Path, content: str) -> Non
     path = tmp_path / "broken"
     path.write_text(content)
     with pytest.raises(CredentialsError, match="broken"):
+        await Credentials.load(path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "- a\n- b\n", "just words"])
+async def test_what_is_no_kubeconfig_is_said_to_be_none(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(content)
+    with pytest.raises(CredentialsError, match=r"this is no kubeconfig, or it is empty|no such file, or it is empty"):
         await Credentials.load(path)
 
 
