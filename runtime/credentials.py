@@ -80,12 +80,7 @@ class Credentials:
         origin = f"kubeconfig {paths}"
         configuration = Configuration()
         try:
-            merged = kube_config.KubeConfigMerger(paths).config  # type: ignore[no-untyped-call]
-            if merged is None or not isinstance(merged.value, dict):
-                raise CredentialsError(f"{origin}: no such file, or it is empty; give --kubeconfig or set KUBECONFIG")
-            loader: Any = kube_config.KubeConfigLoader(config_dict=merged, config_base_path=None)  # type: ignore[no-untyped-call]
-            await loader.load_and_set(configuration)
-            token_file = _token_file(merged, loader.current_context["context"].get("user"))
+            token_file = await _load(paths, origin, configuration)
         except CredentialsError:
             raise
         except ConfigException as error:
@@ -98,9 +93,7 @@ class Credentials:
 
         async def reload() -> None:
             # From the file: whoever renews an inline token writes it there. An exec plug-in is asked again, too.
-            fresh = kube_config.KubeConfigMerger(paths).config  # type: ignore[no-untyped-call]
-            again: Any = kube_config.KubeConfigLoader(config_dict=fresh, config_base_path=None)  # type: ignore[no-untyped-call]
-            await again.load_and_set(configuration)
+            await _load(paths, origin, configuration)
 
         return cls(configuration, origin=origin, token_file=token_file, reloader=reload)
 
@@ -155,6 +148,16 @@ class Credentials:
         except (OSError, UnicodeDecodeError):
             pass
         return self._file_token
+
+
+async def _load(paths: str, origin: str, configuration: Configuration) -> Path | None:
+    """Read the kubeconfig into the configuration; the current user's `tokenFile`. Raises whatever the library does."""
+    merged = kube_config.KubeConfigMerger(paths).config  # type: ignore[no-untyped-call]
+    if merged is None or not isinstance(merged.value, dict):
+        raise CredentialsError(f"{origin}: no such file, or it is empty; give --kubeconfig or set KUBECONFIG")
+    loader: Any = kube_config.KubeConfigLoader(config_dict=merged, config_base_path=None)  # type: ignore[no-untyped-call]
+    await loader.load_and_set(configuration)
+    return _token_file(merged, loader.current_context["context"].get("user"))
 
 
 def _token_file(merged: Any, user_name: str | None) -> Path | None:
