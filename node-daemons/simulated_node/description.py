@@ -6,6 +6,7 @@ follows from the kernel's rules at boot.
 
 import errno
 import ipaddress
+import re
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -17,6 +18,7 @@ PROBE_DEFER = "EPROBE_DEFER"
 
 Address = Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]$")]
 Parent = Annotated[str, Field(pattern=r"^(pci[0-9a-f]{4}:[0-9a-f]{2}|[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7])$")]
+Hex2 = Annotated[str, Field(pattern=r"^[0-9a-f]{2}$")]
 Hex4 = Annotated[str, Field(pattern=r"^[0-9a-f]{4}$")]
 Hex6 = Annotated[str, Field(pattern=r"^[0-9a-f]{6}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -123,6 +125,40 @@ class ProbeError(Described):
     times: Annotated[int, Field(ge=1)] | None = None
 
 
+class SriovError(Described):
+    """Setting the number of VFs that fails: the driver's own errno, ``times`` times (absent: always)."""
+
+    errno: Errno
+    times: Annotated[int, Field(ge=1)] | None = None
+
+
+class VirtualGroups(StrEnum):
+    OWN = "Own"
+    PHYSICAL_FUNCTION = "PhysicalFunction"
+
+
+class VirtualFunctions(Described):
+    """What the VFs of a physical function are like; an id or class that is absent is the physical function's.
+
+    ``first_offset`` and ``stride`` lead from its routing id (bus, slot and function as one number) to theirs.
+    ``last_bus`` is the last bus number that the bridge above passes on, ``enabled_at_most`` the number of VFs that it
+    makes however many are asked for.
+    """
+
+    device: Hex4 | None = None
+    pci_class: Annotated[Hex6 | None, Field(alias="class")] = None
+    subsystem_vendor: Hex4 | None = None
+    subsystem_device: Hex4 | None = None
+    first_offset: Annotated[int, Field(ge=1, le=0xFFFF)] = 128
+    stride: Annotated[int, Field(ge=1, le=0xFFFF)] = 2
+    iommu_groups: VirtualGroups = VirtualGroups.OWN
+    bars: tuple[Annotated[int, Field(ge=16)], ...] = Field(default=(16 << 10,), max_length=3)
+    enabled_at_most: Annotated[int, Field(ge=0)] | None = None
+    last_bus: Hex2 | None = None
+    errors: tuple[SriovError, ...] = ()
+    probe_errors: tuple[ProbeError, ...] = ()
+
+
 class Device(Described):
     """One PCI function. ``parent`` is the bridge above it or its root complex ("pci0000:20")."""
 
@@ -138,7 +174,8 @@ class Device(Described):
     iommu_group: Annotated[int, Field(ge=0)] | None = None
     serial: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
     boot_vga: Annotated[int, Field(ge=0, le=1)] | None = Field(default=None, alias="bootVGA")
-    sriov_total_vfs: Annotated[int, Field(ge=1)] | None = Field(default=None, alias="sriovTotalVFs")
+    sriov_total_vfs: Annotated[int, Field(ge=1, le=0xFFFF)] | None = Field(default=None, alias="sriovTotalVFs")
+    virtual_functions: VirtualFunctions = VirtualFunctions()
     bars: tuple[Annotated[int, Field(ge=16)], ...] = Field(default=(16 << 20,), max_length=3)
     interfaces: tuple[Interface, ...] = ()
     storage: Storage | None = None
@@ -147,6 +184,35 @@ class Device(Described):
     @property
     def is_bridge(self) -> bool:
         return self.pci_class.startswith("0604")
+
+    def virtual_function(self, index: int) -> "Device":
+        """The VF of that index, as it comes; ValueError when it would lie beyond the last bus number."""
+        own = self.virtual_functions
+        domain, bus, slot, function = re.split("[:.]", self.address)
+        routing_id = (int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)) + own.first_offset + own.stride * index
+        if routing_id > 0xFFFF:
+            raise ValueError(f"{self.address}: VF {index} would have no address")
+        return Device(
+            address=f"{domain}:{routing_id >> 8:02x}:{routing_id >> 3 & 0x1F:02x}.{routing_id & 7}",
+            parent=self.parent,
+            vendor=self.vendor,
+            device=own.device or self.device,
+            pci_class=own.pci_class or self.pci_class,
+            subsystem_vendor=own.subsystem_vendor or self.subsystem_vendor,
+            subsystem_device=own.subsystem_device or self.subsystem_device,
+            revision=self.revision,
+            numa_node=self.numa_node,
+            bars=own.bars,
+            probe_errors=own.probe_errors,
+        )
+
+    @model_validator(mode="after")
+    def _vfs_have_addresses(self) -> Self:
+        if self.sriov_total_vfs is not None:
+            self.virtual_function(self.sriov_total_vfs - 1)
+        elif self.virtual_functions != VirtualFunctions():
+            raise ValueError(f"{self.address}: virtualFunctions without sriovTotalVFs")
+        return self
 
 
 class DriverKind(StrEnum):
@@ -159,6 +225,20 @@ class DriverKind(StrEnum):
 class WhenOpen(StrEnum):
     SUCCEEDS = "Succeeds"
     BLOCKS = "Blocks"
+
+
+class VfsOnUnbind(StrEnum):
+    DESTROYED = "Destroyed"
+    LEFT = "Left"
+
+
+class DriverSriov(Described):
+    """A driver that sets the number of VFs through sysfs: ``maximum`` is its own limit, ``on_unbind`` what becomes of
+    the VFs when it leaves.
+    """
+
+    maximum: Annotated[int, Field(ge=1)] | None = None
+    on_unbind: VfsOnUnbind = VfsOnUnbind.DESTROYED
 
 
 class MatchId(Described):
@@ -182,7 +262,10 @@ class NodeTemplate(Described):
 
 
 class Driver(Described):
-    """A PCI driver: its name is the directory's ("vfio-pci"), its module the file's ("vfio_pci")."""
+    """A PCI driver: its name is the directory's ("vfio-pci"), its module the file's ("vfio_pci").
+
+    Without ``sriov`` it neither makes VFs nor destroys them.
+    """
 
     name: Name
     module: Name
@@ -193,6 +276,7 @@ class Driver(Described):
     shared_nodes: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_/-]+$")], ...] = ()
     listing: HostPath | None = None
     unbind_when_open: WhenOpen = WhenOpen.SUCCEEDS
+    sriov: DriverSriov | None = None
 
 
 class ModuleState(StrEnum):
@@ -260,6 +344,7 @@ class HostDescription(Described):
         _unique("modules: name", [module.name for module in self.modules])
         _unique("drivers: name", [driver.name for driver in self.drivers])
         _unique("processes: pid", [str(process.pid) for process in self.processes])
+        _no_vf_meets_a_device(self.devices)
         bridges = {device.address for device in self.devices if device.is_bridge}
         for device in self.devices:
             if not device.parent.startswith("pci") and device.parent not in bridges:
@@ -290,6 +375,16 @@ class HostDescription(Described):
 class KnownDrivers(Described):
     modules: tuple[Module, ...]
     drivers: tuple[Driver, ...]
+
+
+def _no_vf_meets_a_device(devices: tuple[Device, ...]) -> None:
+    owners = {device.address: device.address for device in devices}
+    for device in devices:
+        for index in range(device.sriov_total_vfs or 0):
+            address = device.virtual_function(index).address
+            if address in owners:
+                raise ValueError(f"devices: {device.address}: its VF {index} and {owners[address]} meet at {address}")
+            owners[address] = device.address
 
 
 def _unique(what: str, values: list[str]) -> None:

@@ -239,12 +239,9 @@ class SimulatedKernel:
         staged.write_text(str(boots), "ascii")
         staged.rename(self._boots)
         machine = boot(self.description, self._known, boots=boots)
-        machine.probe_fault = self._probe_fault
+        machine.fault = lambda name: self._faults.hit(name)[1]
         self._memory.clear()
         return machine
-
-    def _probe_fault(self, address: str, driver: str) -> str | None:
-        return self._faults.hit(f"probe:{driver}:{address}")[1]
 
     def _ordered(self, writer: Writer, path: str, data: bytes, order: Callable[[int], None]) -> None:
         self._refuse_closed()
@@ -313,22 +310,23 @@ class SimulatedKernel:
         """Do it; as often as it would block, sleep until something changed and do it again."""
         generation = self._generation
         machine = self._machine
-        held: str | None = None
+        held: set[str] = set()
         try:
             while True:
                 try:
                     return step()
                 except WouldBlockError as block:
-                    held = block.holds or held
-                    if block.holds is not None:
-                        machine.devices[block.holds].holder = operation
+                    held.update(block.holds)
+                    for address in block.holds:
+                        machine.devices[address].holder = operation
                 if self._follow():
                     self._changed.notify_all()
                 self._sleep(path)
                 self._refuse_other_boot(generation)
         finally:
-            if held is not None and held in machine.devices and machine.devices[held].holder == operation:
-                machine.devices[held].holder = None
+            for address in held & machine.devices.keys():
+                if machine.devices[address].holder == operation:
+                    machine.devices[address].holder = None
 
     def _sleep(self, path: str) -> None:
         self._sleeping.append(path)

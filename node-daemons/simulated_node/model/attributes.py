@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from simulated_node.model import binding, events, identifiers, overrides
-from simulated_node.model.state import Machine
+from simulated_node.model import binding, events, identifiers, overrides, sriov, unbinding
+from simulated_node.model.state import Device, Machine
 from simulated_node.rules.registry import rule
 
 EMPTY_WRITE = rule(
@@ -18,13 +18,6 @@ VANISHED = rule(
     errno="ENODEV",
     source="fs/kernfs/file.c kernfs_fop_write_iter",
 )
-NO_SRIOV = rule(
-    "sriov.not-simulated",
-    "Creating and destroying virtual functions is not supported by this simulated kernel; numvfs and autoprobe "
-    "can be read.",
-    errno="EPERM",
-    source="limit of the simulation",
-)
 
 
 class Kind(StrEnum):
@@ -34,7 +27,8 @@ class Kind(StrEnum):
     REMOVE_ID = "remove_id"
     DRIVER_OVERRIDE = "driver_override"
     DRIVERS_PROBE = "drivers_probe"
-    SRIOV = "sriov"
+    SRIOV_NUMVFS = "sriov_numvfs"
+    SRIOV_AUTOPROBE = "sriov_drivers_autoprobe"
     UEVENT = "uevent"
 
 
@@ -57,22 +51,25 @@ def write_attribute(machine: Machine, attribute: Attribute, data: bytes, operati
         case Kind.DRIVERS_PROBE:
             binding.drivers_probe(machine, text, operation)
         case Kind.DRIVER_OVERRIDE:
-            device = machine.devices.get(subject)
-            if device is None:
-                raise VANISHED.refuses(f"{subject} went away")
-            overrides.write_override(device, text, operation)
+            overrides.write_override(_device(machine, subject), text, operation)
         case Kind.UEVENT:
-            device = machine.devices.get(subject)
-            if device is None:
-                raise VANISHED.refuses(f"{subject} went away")
-            events.synthesise(machine, device, text)
-        case Kind.SRIOV:
-            raise NO_SRIOV.refuses(f"SR-IOV of {subject} cannot be changed")
+            events.synthesise(machine, _device(machine, subject), text)
+        case Kind.SRIOV_NUMVFS:
+            sriov.write_numvfs(machine, _device(machine, subject), text, operation)
+        case Kind.SRIOV_AUTOPROBE:
+            sriov.write_autoprobe(_device(machine, subject), text)
         case Kind.BIND:
             binding.bind(machine, machine.drivers[subject], text, operation)
         case Kind.UNBIND:
-            binding.unbind(machine, machine.drivers[subject], text, operation)
+            unbinding.unbind(machine, machine.drivers[subject], text, operation)
         case Kind.NEW_ID:
             identifiers.new_id(machine, machine.drivers[subject], text, operation)
         case Kind.REMOVE_ID:
             identifiers.remove_id(machine.drivers[subject], text)
+
+
+def _device(machine: Machine, address: str) -> Device:
+    device = machine.devices.get(address)
+    if device is None:
+        raise VANISHED.refuses(f"{address} went away")
+    return device

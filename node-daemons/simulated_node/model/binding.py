@@ -1,12 +1,12 @@
-"""Drivers taking and leaving devices: probe, bind, unbind, drivers_probe (drivers/base/{bus,dd}.c, drivers/pci)."""
+"""Drivers taking devices: probe, bind, drivers_probe (drivers/base/{bus,dd}.c, drivers/pci)."""
 
-from simulated_node.description import PROBE_DEFER, DriverKind, WhenOpen
+from simulated_node.description import PROBE_DEFER, DriverKind
 from simulated_node.model import nodes, vfio
 from simulated_node.model.events import class_event, device_event
 from simulated_node.model.locks import take_lock
 from simulated_node.model.matching import matches
 from simulated_node.model.state import Device, Driver, Machine
-from simulated_node.rules.registry import KernelError, WouldBlockError, rule
+from simulated_node.rules.registry import KernelError, rule
 
 _BUS = "drivers/base/bus.c"
 _DD = "drivers/base/dd.c"
@@ -54,32 +54,6 @@ USER_OWNS_GROUP = rule(
     errno="EBUSY",
     source="drivers/iommu/iommu.c iommu_device_use_default_domain",
 )
-UNBIND_NOT_BOUND = rule(
-    "unbind.not-bound-to-driver",
-    "unbind fails for a device that is not there or not bound to that driver.",
-    errno="ENODEV",
-    source=f"{_BUS} unbind_store",
-)
-UNBOUND = rule(
-    "unbind.succeeds",
-    "An unbound device is driverless: nothing else takes it by itself, its override stays, an unbind event says so.",
-    source=f"{_DD} __device_release_driver",
-)
-UNBIND_VFIO_OPEN = rule(
-    "unbind.waits-for-vfio-user",
-    "Unbinding a device that a user holds through VFIO sleeps, with the device's lock, until the user lets go.",
-    source="drivers/vfio/vfio_main.c vfio_unregister_group_dev",
-)
-UNBIND_NATIVE_OPEN = rule(
-    "unbind.native-driver-ignores-user",
-    "A native driver that does not wait gives an open device up; the user keeps a handle on a deleted node.",
-    source="drivers/base/dd.c device_remove: a remove callback cannot refuse",
-)
-UNBIND_NATIVE_WAITS = rule(
-    "unbind.native-driver-waits-for-user",
-    "A native driver may sleep in its remove callback while its node is open (unbindWhenOpen: Blocks).",
-    source="drivers/base/dd.c device_remove: a remove callback may sleep",
-)
 PROBE_NO_DEVICE = rule(
     "probe.no-such-device",
     "drivers_probe fails for an address that is not there.",
@@ -109,18 +83,25 @@ PROBE_RETRIED = rule(
 )
 
 
+AUTOPROBE_OFF = rule(
+    "sriov.autoprobe-off-keeps-drivers-away",
+    "With sriov_drivers_autoprobe off no driver takes a VF, be it by itself, by drivers_probe or by bind.",
+    errno="ENODEV",
+    source="drivers/pci/pci-driver.c pci_device_can_probe",
+)
+OVERRIDE_BEATS_AUTOPROBE = rule(
+    "sriov.override-beats-autoprobe",
+    "A VF with driver_override is probed although sriov_drivers_autoprobe is off (since 5.3).",
+    source="drivers/pci/pci-driver.c pci_device_can_probe",
+)
+
+
 class _DeferredError(Exception):
     """The probe wants to be tried again later (EPROBE_DEFER)."""
 
 
-def find_device(machine: Machine, text: str) -> Device | None:
-    """bus_find_device_by_name: an exact name, one newline after it allowed (sysfs_streq); a NUL ends it."""
-    name = text.split("\0", 1)[0].removesuffix("\n")
-    return machine.devices.get(name)
-
-
 def bind(machine: Machine, driver: Driver, text: str, operation: int) -> None:
-    device = find_device(machine, text)
+    device = machine.find(text)
     if device is None:
         raise BIND_NO_DEVICE.refuses(f"no device {text.strip()!r}")
     if not matches(driver, device):
@@ -135,17 +116,8 @@ def bind(machine: Machine, driver: Driver, text: str, operation: int) -> None:
     retry_deferred(machine)
 
 
-def unbind(machine: Machine, driver: Driver, text: str, operation: int) -> None:
-    device = find_device(machine, text)
-    if device is None or device.driver != driver.name:
-        raise UNBIND_NOT_BOUND.refuses(f"{text.strip()!r} is not bound to {driver.name}")
-    take_lock(device, operation)
-    wait_for_users(machine, device)
-    release(machine, device)
-
-
 def drivers_probe(machine: Machine, text: str, operation: int) -> None:
-    device = find_device(machine, text)
+    device = machine.find(text)
     if device is None:
         raise PROBE_NO_DEVICE.refuses(f"no device {text.strip()!r}")
     take_lock(device, operation)
@@ -156,32 +128,6 @@ def drivers_probe(machine: Machine, text: str, operation: int) -> None:
         retry_deferred(machine)
     else:
         PROBE_UNCLAIMED.fires()
-
-
-def wait_for_users(machine: Machine, device: Device) -> None:
-    """Sleep while the driver that is to leave waits for its users."""
-    if vfio.users(machine, device):
-        raise WouldBlockError(UNBIND_VFIO_OPEN, holds=device.address)
-    if device.driver is None:
-        return
-    waits = machine.drivers[device.driver].description.unbind_when_open is WhenOpen.BLOCKS
-    if waits and any(machine.handles_on(node.name) for node in device.nodes):
-        raise WouldBlockError(UNBIND_NATIVE_WAITS, holds=device.address)
-
-
-def release(machine: Machine, device: Device) -> None:
-    """The driver leaves; nothing else takes the device by itself."""
-    for node in device.nodes:
-        if node.sysfs_class is not None:
-            machine.events.append(class_event("remove", device, node.sysfs_class, node.base))
-    if vfio.is_on_vfio(machine, device):
-        vfio.detach(device)
-    elif nodes.orphan_handles(machine, device):
-        UNBIND_NATIVE_OPEN.fires()
-    device.nodes = []
-    device.driver = None
-    machine.events.append(device_event("unbind", device))
-    UNBOUND.fires()
 
 
 def attach(machine: Machine, device: Device) -> bool:
@@ -239,7 +185,8 @@ def probe(machine: Machine, device: Device, driver: Driver) -> None:
     kind = driver.description.kind
     if kind is DriverKind.NATIVE and vfio.is_owned_by_user(machine, device):
         raise USER_OWNS_GROUP.refuses(f"the group of {device.address} is held by a user")
-    error = machine.probe_fault(device.address, driver.name) or _described_error(device, driver)
+    _refuse_without_autoprobe(machine, device)
+    error = machine.fault(f"probe:{driver.name}:{device.address}") or _described_error(device, driver)
     if error == PROBE_DEFER:
         raise _DeferredError
     if error is not None:
@@ -258,12 +205,21 @@ def probe(machine: Machine, device: Device, driver: Driver) -> None:
     BOUND.fires()
 
 
+def _refuse_without_autoprobe(machine: Machine, device: Device) -> None:
+    physical = machine.devices.get(device.physfn or "")
+    if physical is None or physical.autoprobe:
+        return
+    if device.override is None:
+        raise AUTOPROBE_OFF.refuses(f"{physical.address} keeps drivers away from {device.address}")
+    OVERRIDE_BEATS_AUTOPROBE.fires()
+
+
 def _described_error(device: Device, driver: Driver) -> str | None:
     for error in device.description.probe_errors:
         if error.driver != driver.name:
             continue
-        failed = device.failed_probes.get(driver.name, 0)
+        failed = device.failures.get(driver.name, 0)
         if error.times is None or failed < error.times:
-            device.failed_probes[driver.name] = failed + 1
+            device.failures[driver.name] = failed + 1
             return error.errno
     return None

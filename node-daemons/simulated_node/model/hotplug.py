@@ -2,10 +2,10 @@
 
 from simulated_node.description import Device as DeviceDescription
 from simulated_node.description import Iommu
-from simulated_node.model.binding import attach, release, retry_deferred, wait_for_users
+from simulated_node.model.binding import attach, retry_deferred
 from simulated_node.model.events import device_event
-from simulated_node.model.locks import take_lock
 from simulated_node.model.state import Device, Machine
+from simulated_node.model.unbinding import depart, leave
 from simulated_node.rules.registry import rule
 
 _REMOVE = "drivers/pci/remove.c pci_stop_and_remove_bus_device"
@@ -27,6 +27,11 @@ REMOVED = rule(
     "A removed device loses its driver, then every name it had; a remove event is the last word of it.",
     source=_REMOVE,
 )
+TAKES_VFS = rule(
+    "sriov.removal-takes-vfs",
+    "Removing a physical function takes its VFs along.",
+    source="drivers/pci/iov.c sriov_release: none may be left; drivers/pci/remove.c",
+)
 ADDED = rule(
     "hotplug.add",
     "An added device is announced, then offered to the registered drivers.",
@@ -40,15 +45,18 @@ def remove(machine: Machine, address: str, operation: int) -> None:
     if device is None:
         raise NO_DEVICE.refuses(f"no device {address!r}")
     below = [other for other in machine.devices.values() if address in other.ancestors]
-    for leaving in (*below, device):
-        take_lock(leaving, operation)
-        wait_for_users(machine, leaving)
-    for leaving in sorted((*below, device), key=lambda one: -len(one.ancestors)):
-        if leaving.driver is not None:
-            release(machine, leaving)
-        del machine.devices[leaving.address]
-        machine.deferred.discard(leaving.address)
-        machine.events.append(device_event("remove", leaving))
+    # What is deeper goes first, and VFs go before their physical function.
+    going = sorted((*below, device), key=lambda one: (-len(one.ancestors), one.physfn is None))
+    going = [*(vf for one in going for vf in machine.vfs_of(one) if vf not in going), *going]
+    if any(one.physfn in {other.address for other in going} for one in going):
+        TAKES_VFS.fires()
+    for leaving in going:
+        # A driver that leaves may have taken VFs along by now.
+        if leaving.address in machine.devices:
+            leave(machine, leaving, operation)
+    for leaving in going:
+        if leaving.address in machine.devices:
+            depart(machine, leaving)
     REMOVED.fires()
 
 

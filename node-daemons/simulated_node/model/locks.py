@@ -11,7 +11,7 @@ ONE_AT_A_TIME = rule(
 )
 
 
-def take_lock(device: Device, operation: int) -> None:
-    """Go on only when no other operation sleeps with the device's lock."""
+def take_lock(device: Device, operation: int, keeping: tuple[str, ...] = ()) -> None:
+    """Go on only when no other operation sleeps with the device's lock; ``keeping`` are the locks held already."""
     if device.holder not in (None, operation):
-        raise WouldBlockError(ONE_AT_A_TIME, holds=None)
+        raise WouldBlockError(ONE_AT_A_TIME, holds=keeping)

@@ -51,6 +51,9 @@ class Device:
     ``ancestors`` are the names above it in /sys/devices, root complex first. ``group`` is its IOMMU group, None
     without one; ``unsafe_group``: it is the unprotected one of no-IOMMU mode. ``holder`` is the operation that keeps
     the device lock while it sleeps.
+
+    Of a physical function: ``num_vfs``, ``autoprobe``, and ``virtfns``, the links to its VFs by index. Of a virtual
+    one: ``physfn``, the address of the physical function, and ``virtfn``, its index there.
     """
 
     description: DeviceDescription
@@ -62,7 +65,12 @@ class Device:
     group: int | None = None
     unsafe_group: bool = False
     holder: int | None = None
-    failed_probes: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    num_vfs: int = 0
+    autoprobe: bool = True
+    virtfns: dict[int, str] = field(default_factory=dict)
+    physfn: str | None = None
+    virtfn: int | None = None
 
     @property
     def address(self) -> str:
@@ -103,7 +111,7 @@ class Process:
     handles: dict[int, str] = field(default_factory=dict)
 
 
-def _no_fault(_address: str, _driver: str) -> str | None:
+def _no_fault(_name: str) -> str | None:
     return None
 
 
@@ -112,7 +120,7 @@ class Machine:
     """Everything: what the description gave, and what became of it since boot.
 
     ``drivers`` is in the order of registration, which is the order of matching. ``events`` is the outbox of an
-    operation. ``probe_fault`` lets a test make a probe fail: (address, driver) -> errno name.
+    operation. ``fault`` lets a test make a driver fail: "probe:<driver>:<address>" or "sriov:<address>" -> errno name.
     """
 
     description: HostDescription
@@ -124,10 +132,19 @@ class Machine:
     processes: dict[int, Process] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
     events: list[Uevent] = field(default_factory=list)
-    probe_fault: Callable[[str, str], str | None] = _no_fault
+    fault: Callable[[str], str | None] = _no_fault
 
     def in_group(self, group: int) -> list[Device]:
         return [device for device in self.devices.values() if device.group == group]
+
+    def vfs_of(self, physical: Device) -> list[Device]:
+        """Its VFs that are there, by index."""
+        found = [device for device in self.devices.values() if device.physfn == physical.address]
+        return sorted(found, key=lambda device: device.virtfn or 0)
+
+    def find(self, text: str) -> Device | None:
+        """bus_find_device_by_name: an exact name, one newline after it allowed (sysfs_streq); a NUL ends it."""
+        return self.devices.get(text.split("\0", 1)[0].removesuffix("\n"))
 
     def handles_on(self, node: str) -> list[Process]:
         """The processes that hold a node of /dev open."""

@@ -33,7 +33,7 @@ What it does not do:
 
 - Nodes of `/dev` and attributes are plain files: reading one never fails or hangs, root can read the write-only ones
   (`bind`), nodes have no device numbers of their own.
-- There is no SR-IOV, no vGPU and no mdev.
+- There is no vGPU and no mdev.
 - Killing a process whose write sleeps ends the process, which a real kernel would not; the write itself stays asleep,
   as on a real host.
 """

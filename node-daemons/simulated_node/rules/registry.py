@@ -53,10 +53,10 @@ class KernelError(Exception):
 class WouldBlockError(Exception):
     """The operation sleeps in the kernel: try again when the state has changed.
 
-    ``holds`` is the address of the device whose lock it keeps meanwhile, None when it waits for that lock itself.
+    ``holds`` are the addresses of the devices whose locks it keeps meanwhile: none when it waits for the first itself.
     """
 
-    def __init__(self, rule: Rule, holds: str | None) -> None:
+    def __init__(self, rule: Rule, holds: tuple[str, ...]) -> None:
         super().__init__(rule.id)
         rule.fires()
         self.rule = rule

@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from simulated_node.model import vfio
+from simulated_node.model import sriov, vfio
 from simulated_node.model.attributes import Attribute, Kind
 from simulated_node.model.matching import modalias
 from simulated_node.model.state import Device, Driver, Machine
@@ -47,7 +47,8 @@ def render_pci(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
     out.directory("/sys/kernel/iommu_groups")
     out.directory("/sys/class/vfio")
     free = 0x2000_0000_0000
-    for device in machine.devices.values():
+    # Virtual functions last: their coming moves nobody else's memory.
+    for device in sorted(machine.devices.values(), key=lambda one: one.physfn is not None):
         bars = []
         for size in device.description.bars:
             free = -(-free // size) * size
@@ -72,6 +73,10 @@ def _remembered(machine: Machine, device: Device, bars: list[int], memory: Memor
         device.group,
         vfio.is_on_vfio(machine, device),
         tuple(bars),
+        device.num_vfs,
+        device.autoprobe,
+        tuple(device.virtfns.items()),
+        _links_to_physical(machine, device),
     )
     known = memory.get(device.address)
     if known is None or known[0] != looks:
@@ -114,10 +119,9 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
         out.file(f"{here}/boot_vga", str(facts.boot_vga or 0))
     if facts.sriov_total_vfs is not None:
         PF_ONLY.fires()
-        sriov = Attribute(Kind.SRIOV, device.address)
-        out.file(f"{here}/sriov_totalvfs", str(facts.sriov_total_vfs))
-        out.file(f"{here}/sriov_numvfs", "0", READ_WRITE, sriov)
-        out.file(f"{here}/sriov_drivers_autoprobe", "1", READ_WRITE, sriov)
+        _render_sriov(out, machine, device, here)
+    if _links_to_physical(machine, device):
+        out.link(f"{here}/physfn", f"{here.rpartition('/')[0]}/{device.physfn}")
     out.link(f"{here}/subsystem", _BUS)
     out.link(f"{_BUS}/devices/{device.address}", here)
     if device.driver is not None:
@@ -138,6 +142,30 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
             out.link(f"{own}/device", here)
         if node.index_attribute is not None:
             out.file(f"{here}/{node.index_attribute}", node.minor)
+
+
+def _links_to_physical(machine: Machine, device: Device) -> bool:
+    """Whether a VF still has its link: it loses it before its driver leaves."""
+    physical = machine.devices.get(device.physfn or "")
+    return physical is not None and physical.virtfns.get(device.virtfn or 0) == device.address
+
+
+def _render_sriov(out: TreeBuilder, machine: Machine, device: Device, here: str) -> None:
+    facts = device.description
+    virtual = facts.virtual_functions
+    out.file(f"{here}/sriov_totalvfs", str(sriov.total_vfs(machine, device)))
+    out.file(f"{here}/sriov_offset", str(virtual.first_offset))
+    out.file(f"{here}/sriov_stride", str(virtual.stride))
+    out.file(f"{here}/sriov_vf_device", f"{int(virtual.device or facts.device, 16):x}")
+    out.file(f"{here}/sriov_numvfs", str(device.num_vfs), READ_WRITE, Attribute(Kind.SRIOV_NUMVFS, device.address))
+    out.file(
+        f"{here}/sriov_drivers_autoprobe",
+        str(int(device.autoprobe)),
+        READ_WRITE,
+        Attribute(Kind.SRIOV_AUTOPROBE, device.address),
+    )
+    for index, address in device.virtfns.items():
+        out.link(f"{here}/virtfn{index}", f"{here.rpartition('/')[0]}/{address}")
 
 
 def _class_device(out: TreeBuilder, path: str, sysfs_class: str, node: str, number: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from simulated_node.kernel import PRIVATE, SimulatedKernel
 from simulated_node.records import read_records
 from tests.builders import hosts
-from tests.builders.hosts import DRIVERS, GRAPHICS, NPU, TWIN, Sleeper
+from tests.builders.hosts import DRIVERS, NPU, TWIN, Sleeper
 from tests.builders.kernel_rules import allows, shows
 
 OVERRIDE = hosts.attribute(NPU, "driver_override")
@@ -56,16 +56,7 @@ def test_attribute_beyond_the_simulation_says_so(kernel: SimulatedKernel, name: 
     assert kernel.writes[-1].rule == "write.not-simulated"
 
 
-@shows("sriov.not-simulated")
-@pytest.mark.parametrize("name", ["sriov_numvfs", "sriov_drivers_autoprobe"])
-def test_virtual_functions_are_beyond_the_simulation(kernel: SimulatedKernel, name: str) -> None:
-    before = hosts.text(kernel.host(), hosts.attribute(GRAPHICS, name))
-    with hosts.refused("EPERM"):
-        kernel.host().write(hosts.attribute(GRAPHICS, name), b"4")
-    assert hosts.text(kernel.host(), hosts.attribute(GRAPHICS, name)) == before
-
-
-@allows("write.no-such-file", "write.directory", "write.read-only", "write.not-simulated", "sriov.not-simulated")
+@allows("write.no-such-file", "write.directory", "write.read-only", "write.not-simulated")
 def test_every_path_that_leads_to_an_attribute_is_good(kernel: SimulatedKernel) -> None:
     host = kernel.host()
     for path in (
