@@ -1,0 +1,1 @@
+"""Tests that run inside a real Linux guest, and the lab that boots it."""

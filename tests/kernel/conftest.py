@@ -1,0 +1,20 @@
+"""Tests below guest/ run inside a real Linux guest, which the plug-in of tests/kernel/lab boots for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.lab.host_plugin import KernelLab
+from tests.kernel.lab.share import guest_directory
+
+MARKERS = (
+    "after_reboot: runs in the second boot of the guest, with the /state of the first",
+    "guest_deadline(seconds): how long the test may take in the guest (default: 60)",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    if guest_directory() is None:
+        config.pluginmanager.register(KernelLab(config), "npufleet-kernel-lab")

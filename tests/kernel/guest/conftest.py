@@ -1,0 +1,36 @@
+"""What tests in the guest share: the machine's devices by role."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tests.kernel.lab import roles
+
+
+@dataclass(frozen=True)
+class Lab:
+    """`lab["pf"]` is a BDF; roles are those of tests/kernel/lab/roles.py."""
+
+    by_role: Mapping[str, str]
+
+    def __getitem__(self, role: str) -> str:
+        return self.by_role[role]
+
+    @staticmethod
+    def plugged() -> str | None:
+        """The BDF of what is now in the empty port."""
+        return roles.below(roles.ROLES["empty_port"])
+
+    @staticmethod
+    def load(module: str) -> None:
+        """Load a kernel module, one of tests/kernel/modules or of the kernel's own, with what it needs."""
+        subprocess.run(["modprobe", module], check=True, timeout=30, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    return Lab(roles.find_all())
