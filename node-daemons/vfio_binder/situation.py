@@ -90,14 +90,18 @@ class Situation:
         return entry
 
     def doubt(self, address: str) -> Block | None:
-        """A device on a VFIO driver that a journal with a problem does not name: who put it there is not known."""
+        """A device on, or pinned to, a VFIO driver that a journal with a problem does not name: it is not known who did
+        that, nor which driver it had before."""
         device = self.view.devices.get(address)
-        if self.journal.problem is None or device is None or not is_vfio_driver(device.driver):
+        if self.journal.problem is None or device is None or self.ours(address) is not None:
             return None
-        if self.ours(address) is not None:
+        if is_vfio_driver(device.driver):
+            what = f"it is on {device.driver}, and whether npufleet put it there"
+        elif is_vfio_driver(device.driver_override):
+            what = f"it has driver_override {device.driver_override}, and whether npufleet set it"
+        else:
             return None
-        text = f"it is on {device.driver}, and whether npufleet put it there is not known: {self.journal.problem}"
-        return blocked(Reason.JOURNAL_UNREADABLE, text)
+        return blocked(Reason.JOURNAL_UNREADABLE, f"{what} is not known: {self.journal.problem}")
 
     def is_orphan(self, address: str) -> bool:
         """Ours for its own sake, and no order speaks of it: held, because absence is not an order."""
@@ -167,7 +171,7 @@ class Situation:
             return blocked(Reason.DEVICE_UNREADABLE, f"its IOMMU group cannot be read: {fault}")
         if not self.journal.writable:
             return blocked(Reason.JOURNAL_UNREADABLE, f"nothing is changed without a journal: {self.journal.problem}")
-        found = self.write_block(address)
+        found = self.doubt(address) or self.write_block(address)
         if found is not None:
             return found
         return (

@@ -160,7 +160,9 @@ class Bench:
     def close(self) -> None:
         self.kernel.close()
 
-    def restart(self, *, writer: BoundedWriter | None = None, host: Host | None = None) -> None:
+    def restart(
+        self, *, writer: BoundedWriter | None = None, host: Host | None = None, journal: Journal | None = None
+    ) -> None:
         self.host = host or self.host
         self.writer = writer or BoundedWriter(
             self.host,
@@ -171,7 +173,7 @@ class Bench:
         self.binder = Binder(
             self.host,
             load_catalogue(),
-            Journal(self.kernel.host().local(JOURNAL)),
+            journal or Journal(self.kernel.host().local(JOURNAL)),
             self.writer,
             now=lambda: f"2026-11-30T12:00:{self.clock.seconds % 60:02.0f}Z",
             calls=self._calls or BoundedCalls(deadline_seconds=self._read_deadline),

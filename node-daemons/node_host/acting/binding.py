@@ -111,6 +111,10 @@ class DeviceMover:
         address = device.address
         if device.driver_override != driver:
             await _step("driver_override", self._writes.override(address, driver))
+            device = await self._writes.read(address)
+            if device.driver_override != driver:
+                # Without it the probe would give a driverless device to a driver that it did not have before.
+                raise _NotVerifiedError(f"driver_override reads {device.driver_override or 'nothing'}, not {driver}")
         if device.driver is not None:
             await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
         await _step("drivers_probe", self._writes.probe(address))

@@ -1,6 +1,5 @@
 """The program itself, as a process against a simulated kernel in another process."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -12,46 +11,8 @@ import yaml
 
 from node_host.acting.journal import JOURNAL
 from node_host.pci.device import DEVICES
-from simulated_node.control import Control
-from tests.builders.binder import NODE_UID, NPU, TWIN, host, npu, order
-
-
-class Machine:
-    """A simulated kernel in a process of its own."""
-
-    def __init__(self, directory: Path, description: dict[str, object]) -> None:
-        self.root = directory / "root"
-        file = directory / "machine.yaml"
-        file.write_text(yaml.safe_dump(description))
-        command = [sys.executable, "-m", "simulated_node", "--description", str(file), "--root", str(self.root)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        assert json.loads(self._process.stdout.readline())["ready"] is True
-        self.control = Control(self.root)
-        self._directory = directory
-
-    def stop(self) -> None:
-        self._process.terminate()
-        assert self._process.wait(20) == 0
-
-    def binder(
-        self, *arguments: str, entries: list[dict[str, object]] | None = None
-    ) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "vfio_binder.main", "--host-root", str(self.root), *arguments]
-        if entries is not None:
-            file = self._directory / "desired.yaml"
-            file.write_text(yaml.safe_dump(state(*entries)))
-            command += ["--desired", str(file)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def state(*entries: dict[str, object]) -> dict[str, object]:
-    return {
-        "apiVersion": "npufleet.io/v1alpha1",
-        "kind": "NPUNodeState",
-        "metadata": {"name": "bench", "generation": 1},
-        "spec": {"revision": "5d0f", "nodeUID": NODE_UID, "devices": list(entries)},
-    }
+from tests.builders.binder import NPU, TWIN, host, npu, order
+from tests.builders.binder_process import Machine, state
 
 
 @pytest.fixture(scope="module")

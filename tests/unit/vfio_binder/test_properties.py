@@ -3,21 +3,17 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node_host.acting.bounded_write import BoundedWriter
-from node_host.acting.locks import Locks
-from node_host.bounded_call import BoundedCalls
 from tests.builders.binder import Bench, host, npu, order
+from tests.builders.inline import InlineCalls, InlineWriter
 
 EXAMPLES = 2000
-T = TypeVar("T")
 
 # A network card that the host may need, graphics and audio with drivers of their own, and NPUs.
 KINDS = {
@@ -28,20 +24,6 @@ KINDS = {
     "port": {"vendor": "8086", "device": "2030", "class": "060400"},
 }
 VFIO = "vfio-pci"
-
-
-class InlineCalls(BoundedCalls):
-    """Calls without threads: nothing hangs here, and thousands of hosts are looked at."""
-
-    async def run(self, key: str, call: Callable[[], T]) -> T:
-        return call()
-
-
-class InlineWriter(BoundedWriter):
-    """Writes without threads, for the same reason."""
-
-    async def write(self, path: str, data: bytes, locks: Locks) -> None:
-        self._host.write(path, data)
 
 
 @dataclass(frozen=True)
