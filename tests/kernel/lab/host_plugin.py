@@ -8,14 +8,15 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from _pytest.capture import CaptureManager
 
 from tests.kernel.lab.errors import LabError
 from tests.kernel.lab.guest_process import GuestProcess
 from tests.kernel.lab.run import LabRun
-from tests.kernel.lab.share import write_atomically
+from tests.kernel.lab.share import GUEST_SHARE, write_atomically
 from tests.kernel.lab.watch import ROUND_SECONDS, Watch, evidence
 
 GUEST_TESTS = Path(__file__).parents[1] / "guest"
@@ -75,9 +76,9 @@ class Boot:
             return watch.reports.get(nodeid, [])[seen:], nodeid in watch.finished or watch.verdict is not None
 
     def finish(self) -> None:
-        """Let the guest switch itself off."""
+        """Let the guest end its pytest and switch itself off; its watch knows how long that may take."""
         with self.watch.changed:
-            self.watch.changed.wait_for(lambda: self.watch.over or bool(self.watch.verdict))
+            self.watch.changed.wait_for(lambda: self.watch.over)
         self.stop()
 
     def stop(self) -> None:
@@ -113,6 +114,14 @@ class KernelLab:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        stopped = session.shouldstop or session.shouldfail or session.exitstatus == pytest.ExitCode.INTERRUPTED
+        for boot in self.boots.values():
+            if not stopped:
+                boot.finish()
+            boot.stop()
 
     def pytest_unconfigure(self) -> None:
         for boot in self.boots.values():
@@ -154,17 +163,18 @@ class KernelLab:
         if self.unusable is not None:
             raise LabError(self.unusable)
         if self.run is None:
-            self.run = LabRun()
+            capture = cast(CaptureManager, self.config.pluginmanager.getplugin("capturemanager"))
+            with capture.global_and_fixture_disabled():  # a first download takes a while: show that it goes on
+                self.run = LabRun()
         for wanted in range(1, number + 1):  # the second boot is one only after a first
             if wanted not in self.boots:
-                if wanted > 1:
-                    self.boots[wanted - 1].finish()
+                for boot in self.boots.values():
+                    boot.finish()
                 self.boots[wanted] = Boot(self.run, wanted, self.items.get(wanted, []), self._options(wanted))
         return self.boots[number]
 
     def _options(self, number: int) -> list[str]:
-        assert self.run is not None
-        junit = self.run.directory / f"boot-{number}" / "junit.xml"
+        junit = GUEST_SHARE / f"boot-{number}" / "junit.xml"
         passed_on = [f"--tb={self.config.option.tbstyle}", *(["-l"] if self.config.option.showlocals else [])]
         fixed = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.kernel.lab.guest_plugin", "-v"]
         return [*fixed, f"--junitxml={junit}", f"--rootdir={self.config.rootpath}", *passed_on]

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 from cli.cluster.locks import locked
+from tests.kernel.lab.commands import run, system_path
 from tests.kernel.lab.errors import LabError
-from tests.kernel.lab.kernel_packages import Kernel, run
+from tests.kernel.lab.kernel_packages import Kernel
 
 INIT = Path(__file__).with_name("init.sh")
 # What mounts the host's root and the share; everything else is loaded from there.
@@ -20,7 +21,7 @@ SECONDS = 60.0
 
 def find_busybox() -> Path:
     """A statically linked busybox of this system. Raises LabError."""
-    found = shutil.which("busybox", path="/bin:/usr/bin:/usr/local/bin")
+    found = shutil.which("busybox", path=system_path())
     if found is None:
         raise LabError("there is no busybox; run hack/kernel-lab-packages tools")
     return Path(found)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from cli.checkout import ROOT
 from cli.cluster.locks import locked
 from cli.cluster.programs.binaries import cache_directory
+from tests.kernel.lab.commands import run
 from tests.kernel.lab.errors import LabError
 
 SCRIPT = ROOT / "hack/kernel-lab-packages"
@@ -22,7 +22,6 @@ SCRIPT = ROOT / "hack/kernel-lab-packages"
 LAYOUT = 2
 DOWNLOAD_SECONDS = 900.0
 UNPACK_SECONDS = 300.0
-SYSTEM_PATHS = "/usr/sbin:/sbin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +59,9 @@ def lab_cache() -> Path:
     return cache_directory() / "kernel-lab"
 
 
-def system_environment() -> dict[str, str]:
-    """The environment with the directories of system tools in PATH, which an ordinary user often lacks."""
-    return os.environ | {"PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:{SYSTEM_PATHS}"}
-
-
-def run(command: list[str], *, what: str, seconds: float, directory: Path | None = None) -> str:
-    """The command's standard output; its errors go to our standard error. Raises LabError when it fails."""
-    try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            timeout=seconds,
-            check=False,
-            text=True,
-            cwd=directory,
-            env=system_environment(),
-        )
-    except FileNotFoundError as error:
-        raise LabError(f"{what}: {error.filename} is missing; run hack/kernel-lab-packages tools") from error
-    except subprocess.TimeoutExpired as error:
-        raise LabError(f"{what}: not done within {seconds:g} s: {' '.join(command)}") from error
-    if done.returncode != 0:
-        raise LabError(f"{what}: {' '.join(command[:2])} ended with {done.returncode}\n{done.stdout[-2000:]}".rstrip())
-    return done.stdout
-
-
 def install_tools() -> None:
     """QEMU and the other tools, installed where they are missing. Raises LabError."""
-    run([str(SCRIPT), "tools"], what="the tools of the kernel lab", seconds=DOWNLOAD_SECONDS)
+    run([str(SCRIPT), "tools"], what="the tools of the kernel lab", seconds=DOWNLOAD_SECONDS, show=True)
 
 
 def prepare(*, refresh: bool = False, waiting: Callable[[str], None] | None = None) -> Kernel:
@@ -124,7 +96,7 @@ def _current(cache: Path) -> Kernel | None:
 
 def _download(cache: Path, scratch: Path) -> Kernel:
     packages = scratch / "packages"
-    output = run([str(SCRIPT), "kernel", str(packages)], what="the guest's kernel", seconds=DOWNLOAD_SECONDS)
+    output = run([str(SCRIPT), "kernel", str(packages)], what="the guest's kernel", seconds=DOWNLOAD_SECONDS, show=True)
     release = output.strip().rpartition("\n")[2]
     files = sorted(packages.glob("*.deb"))
     if not release or not files:

@@ -14,9 +14,11 @@ from pathlib import Path
 from cli.checkout import ROOT
 from cli.cluster.locks import try_lock
 from tests.kernel.lab.accelerator import choose
+from tests.kernel.lab.commands import run
+from tests.kernel.lab.extra_modules import ensure_modules
 from tests.kernel.lab.guest_process import GuestProcess
 from tests.kernel.lab.initramfs import ensure_initramfs
-from tests.kernel.lab.kernel_packages import Kernel, prepare, run
+from tests.kernel.lab.kernel_packages import Kernel, prepare
 from tests.kernel.lab.machine import Machine
 from tests.kernel.lab.roles import ROUTE_ADDRESS, ROUTE_GATEWAY
 from tests.kernel.lab.share import BootDirectory
@@ -32,6 +34,7 @@ class LabRun:
 
     def __init__(self, base: Path = RUNS) -> None:
         self.kernel: Kernel = prepare(waiting=_say)
+        self.modules = ensure_modules(self.kernel)
         self.initramfs = ensure_initramfs(self.kernel)
         self.accelerator = choose(self.kernel, self.initramfs)
         self.directory = new_run_directory(base)
@@ -51,7 +54,7 @@ class LabRun:
         settings = {
             "BOOT": boot.path.name,
             "RELEASE": self.kernel.release,
-            "MODULES": str(self.kernel.modules),
+            "MODULES": str(self.modules.modules),
             "DIRECTORY": str(ROOT),
             "ROUTE_ADDRESS": ROUTE_ADDRESS,
             "ROUTE_GATEWAY": ROUTE_GATEWAY,

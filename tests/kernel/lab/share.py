@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 GUEST_VARIABLE = "NPUFLEET_LAB_GUEST"
+GUEST_SHARE = Path("/run/kernel-lab/share")
 POLL_SECONDS = 0.02
 
 

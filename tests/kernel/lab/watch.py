@@ -108,6 +108,7 @@ class Watch:
 
     def _give_up(self) -> None:
         self.cancel(f"{self._waiting_for}; the guest was ended")
+        self._due = float("inf")
 
     def _answer(self) -> None:
         for request in unanswered(self.directory):
