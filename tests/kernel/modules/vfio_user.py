@@ -1,25 +1,18 @@
-"""A user of a VFIO device: what a virtual machine does first, so that tests can hold a device the way one would.
-
-`python -m tests.kernel.modules.vfio_user BDF [--until group|container|device]` holds it from a process of its own:
-prints "held" and lets go at the end of its input.
-"""
+"""A user of a VFIO device: what a virtual machine does first, so that tests can hold a device the way one would."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import enum
 import fcntl
 import os
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cli.checkout import ROOT
+from tests.kernel.modules.processes import exit_code, forked
 
 # _IO(';', 100 + n) of include/uapi/linux/vfio.h
 SET_IOMMU = 0x3B66
@@ -89,29 +82,26 @@ class VfioUser:
 
 
 @contextlib.contextmanager
-def vfio_process(bdf: str, until: Until = Until.DEVICE) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the device; lets go at exit at the latest. Raises RuntimeError when it cannot."""
-    command = [sys.executable, "-m", "tests.kernel.modules.vfio_user", bdf, "--until", until]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def vfio_process(bdf: str, until: Until = Until.DEVICE) -> Iterator[int]:
+    """The id of another process that holds the device; it lets go at exit at the latest. Raises RuntimeError when it
+    cannot."""
+    held, stop = os.pipe(), os.pipe()
+    child = forked(lambda: _hold_until_end(bdf, until, held[1], stop))
+    os.close(held[1])
+    os.close(stop[0])
     try:
-        assert process.stdout is not None
-        if process.stdout.readline() != "held\n":
-            raise RuntimeError(f"{bdf}: the process that should hold it ended with {process.wait(30)}")
-        yield process
+        if os.read(held[0], 1) != b"h":
+            raise RuntimeError(f"{bdf}: the process that should hold it ended with {exit_code(child)}")
+        yield child
     finally:
-        process.communicate(timeout=30)
+        os.close(held[0])
+        os.close(stop[1])
+        with contextlib.suppress(ChildProcessError):
+            exit_code(child)
 
 
-def main() -> None:
-    """Hold until the input ends."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("bdf")
-    parser.add_argument("--until", type=Until, default=Until.DEVICE)
-    options = parser.parse_args()
-    with VfioUser(options.bdf, options.until):
-        print("held", flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main()
+def _hold_until_end(bdf: str, until: Until, held: int, stop: tuple[int, int]) -> None:
+    os.close(stop[1])
+    with VfioUser(bdf, until):
+        os.write(held, b"h")
+        os.read(stop[0], 1)
