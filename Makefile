@@ -11,7 +11,7 @@ BIN := .venv/bin
 VENV := .venv/.installed-$(shell sha256sum pyproject.toml | cut -c1-12)
 PYTEST := $(BIN)/python -m pytest -p tests.allowed_skips
 
-.PHONY: help venv demo test lint format test-unit test-cluster binaries generate clean
+.PHONY: help venv demo test lint format test-unit test-kernel test-cluster binaries generate clean
 
 help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -29,15 +29,17 @@ venv: $(VENV)
 demo: $(VENV) ## The main job on this machine: commits, DEMO_ARGS=--keep leaves it running.
 	@$(BIN)/npufleet demo $(DEMO_ARGS)
 
-# The binaries build while lint and the unit plane run; the cluster plane's summary line closes the run.
-test: $(VENV) ## Everything that runs without special hardware: lint, unit, cluster.
-	@$(MAKE) --no-print-directory -j2 lint-and-unit binaries
+# The binaries build while lint, the unit and the kernel plane run one after the other; the cluster plane waits for the
+# guest to be gone, and its summary line closes the run.
+test: $(VENV) ## Everything that runs without special hardware: lint, unit, kernel, cluster.
+	@$(MAKE) --no-print-directory -j2 test-without-cluster binaries
 	@$(MAKE) --no-print-directory test-cluster
 
-.PHONY: lint-and-unit
-lint-and-unit: $(VENV)
+.PHONY: test-without-cluster
+test-without-cluster: $(VENV)
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-kernel
 
 lint: $(VENV) ## ruff, mypy, import-linter, generated files up to date.
 	$(BIN)/ruff check .
@@ -53,6 +55,10 @@ format: $(VENV) ## Put the code in the house's format.
 
 test-unit: $(VENV) ## Pure planners and rules, daemons on the simulated node.
 	$(PYTEST) -n 2 tests/unit $(PYTEST_ARGS)
+
+test-kernel: $(VENV) ## A real Linux guest (QEMU): the host contract and the binder on the kernel itself.
+	@hack/kernel-lab-packages tools
+	$(PYTEST) tests/kernel $(PYTEST_ARGS)
 
 test-cluster: $(VENV) binaries ## Real etcd, API server, controller-manager and scheduler; our real processes.
 	$(PYTEST) tests/cluster $(PYTEST_ARGS)

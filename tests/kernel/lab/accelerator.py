@@ -1,5 +1,5 @@
-"""KVM where it really works, else TCG. A /dev/kvm that opens proves nothing (nested machines offer ones that cannot run a
-kernel), so the probe boots the guest's kernel; its answer is kept until the host boots again."""
+"""KVM where it really works, else TCG. A /dev/kvm that opens proves nothing (nested machines offer ones that cannot
+run a kernel), so the probe boots the guest's kernel; its answer is kept until the host boots again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPLAINT = b"KVM internal error"
 
 
 def choose(kernel: Kernel, initramfs: Path) -> str:
-    """"kvm" or "tcg", as $NPUFLEET_LAB_ACCEL says or as the probe finds. Raises LabError for another value."""
+    """ "kvm" or "tcg", as $NPUFLEET_LAB_ACCEL says or as the probe finds. Raises LabError for another value."""
     wanted = os.environ.get(VARIABLE) or "auto"
     if wanted not in CHOICES:
         raise LabError(f"{VARIABLE}={wanted}: allowed are {', '.join(CHOICES)}")

@@ -32,7 +32,9 @@ class ModuleTree:
 
 def source_files(sources: Path = SOURCES) -> list[Path]:
     """What the build reads, in a fixed order."""
-    return sorted(path for path in sources.rglob("*") if path.name in {"Kbuild", "Makefile"} or path.suffix in {".c", ".h"})
+    return sorted(
+        path for path in sources.rglob("*") if path.name in {"Kbuild", "Makefile"} or path.suffix in {".c", ".h"}
+    )
 
 
 def content_key(files: Iterable[Path], base: Path) -> str:

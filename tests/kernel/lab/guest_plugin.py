@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import time
 from typing import TextIO
 
 import pytest
 
-from tests.kernel.lab.share import BootDirectory, MessageWriter, guest_directory
+from tests.kernel.lab.share import READY, BootDirectory, MessageWriter, guest_directory
 
 # Before the host's patience ends, so that the stacks are there when it does.
 STACKS_AT = 0.8
+READY_SECONDS = 120.0
 
 
 class GuestRun:
@@ -31,6 +33,14 @@ class GuestRun:
         items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
         if unwanted:
             self.config.hook.pytest_deselected(items=unwanted)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not READY.exists():
+            if time.monotonic() > deadline:
+                raise pytest.UsageError(f"the guest's devices are not ready after {READY_SECONDS:g} s")
+            time.sleep(0.05)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

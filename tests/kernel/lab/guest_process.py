@@ -87,5 +87,3 @@ def end(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(END_SECONDS)
-
-

@@ -1,5 +1,5 @@
-"""The pytest plug-in of the host: tests below tests/kernel/guest run in the guest, and their reports are replayed here as
-if they had run in this process."""
+"""The pytest plug-in of the host: tests below tests/kernel/guest run in the guest, and their reports are replayed here
+as if they had run in this process."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tests.kernel.lab.watch import ROUND_SECONDS, Watch, evidence
 GUEST_TESTS = Path(__file__).parents[1] / "guest"
 TEST_SECONDS = 60.0
 STOP_SECONDS = 10.0
+# Named, because looking for plug-ins reads the metadata of every installed package, which takes seconds in the guest.
+PLUGINS = ("-p", "pytest_asyncio.plugin", "-p", "tests.kernel.lab.guest_plugin")
 PHASES = ("setup", "call", "teardown")
 
 
@@ -46,7 +48,8 @@ class Boot:
     def __init__(self, run: LabRun, number: int, items: Sequence[pytest.Item], options: Sequence[str]) -> None:
         deadlines = {item.nodeid: deadline_of(item) for item in items}
         files = list(dict.fromkeys(str(item.path) for item in items))
-        directory = run.prepare_boot(number, [sys.executable, "-u", "-m", "pytest", *options, "--", *files])
+        python = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-u", "-m", "pytest"]
+        directory = run.prepare_boot(number, [*python, *options, "--", *files], wait_for_roles=False)
         tests = [{"id": identity, "deadline": seconds} for identity, seconds in deadlines.items()]
         write_atomically(directory.request, {"tests": tests})
         self.directory = directory
@@ -176,7 +179,7 @@ class KernelLab:
     def _options(self, number: int) -> list[str]:
         junit = GUEST_SHARE / f"boot-{number}" / "junit.xml"
         passed_on = [f"--tb={self.config.option.tbstyle}", *(["-l"] if self.config.option.showlocals else [])]
-        fixed = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.kernel.lab.guest_plugin", "-v"]
+        fixed = ["-p", "no:cacheprovider", *PLUGINS, "-v"]
         return [*fixed, f"--junitxml={junit}", f"--rootdir={self.config.rootpath}", *passed_on]
 
 

@@ -78,7 +78,9 @@ def prepare(*, refresh: bool = False, waiting: Callable[[str], None] | None = No
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         pointer = cache / "current.json.new"
-        pointer.write_text(json.dumps({"layout": LAYOUT, "release": kernel.release, "directory": kernel.directory.name}))
+        pointer.write_text(
+            json.dumps({"layout": LAYOUT, "release": kernel.release, "directory": kernel.directory.name})
+        )
         pointer.replace(cache / "current.json")
         return kernel
 

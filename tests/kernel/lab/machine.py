@@ -12,8 +12,8 @@ PROGRAM = "qemu-system-x86_64"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One boot. `accelerator`: "kvm" or "tcg". `console`: QEMU's name of a character device, or None: the file
-    `serial`. `monitor`: an open socket that QEMU inherits and speaks QMP on."""
+    """One boot. `accelerator`: "kvm" or "tcg". The serial line goes to the file `serial`, and with `interactive` to the
+    terminal as well. `monitor`: an open socket that QEMU inherits and speaks QMP on."""
 
     kernel: Path
     initramfs: Path
@@ -94,7 +94,12 @@ def _accelerator(name: str) -> list[str]:
 
 def _console(machine: Machine) -> list[str]:
     if machine.interactive:
-        return ["-chardev", f"stdio,id=console,signal=off,logfile={_quoted(machine.serial)}", "-serial", "chardev:console"]
+        return [
+            "-chardev",
+            f"stdio,id=console,signal=off,logfile={_quoted(machine.serial)}",
+            "-serial",
+            "chardev:console",
+        ]
     return ["-chardev", f"file,id=console,path={_quoted(machine.serial)}", "-serial", "chardev:console"]
 
 

@@ -45,8 +45,11 @@ class LabRun:
         self.disk = self.directory / "disk.img"
         run(["mke2fs", "-q", "-F", "-t", "ext4", str(self.disk), DISK_SIZE], what="the guest's disk", seconds=60)
 
-    def prepare_boot(self, number: int, command: Sequence[str], *, interactive: bool = False) -> BootDirectory:
-        """What the guest's stage2 runs on this boot; files can be added to the directory before `start`."""
+    def prepare_boot(
+        self, number: int, command: Sequence[str], *, interactive: bool = False, wait_for_roles: bool = True
+    ) -> BootDirectory:
+        """What the guest's stage2 runs on this boot; files can be added to the directory before `start`. Without
+        `wait_for_roles` the command starts beside the loading of drivers and looks for `share.READY` itself."""
         boot = BootDirectory(self.directory / f"boot-{number}")
         boot.calls.mkdir(parents=True)
         boot.command.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
@@ -59,6 +62,7 @@ class LabRun:
             "ROUTE_ADDRESS": ROUTE_ADDRESS,
             "ROUTE_GATEWAY": ROUTE_GATEWAY,
             "INTERACTIVE": str(int(interactive)),
+            "WAIT_FOR_ROLES": str(int(wait_for_roles)),
             "CI": os.environ.get("CI", ""),
         }
         (self.directory / "boot.env").write_text(environment_file(settings))

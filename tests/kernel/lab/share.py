@@ -14,6 +14,8 @@ from typing import Any
 
 GUEST_VARIABLE = "NPUFLEET_LAB_GUEST"
 GUEST_SHARE = Path("/run/kernel-lab/share")
+# Made by the guest's stage2 once drivers, disk and route are there.
+READY = Path("/run/kernel-lab/ready")
 POLL_SECONDS = 0.02
 
 

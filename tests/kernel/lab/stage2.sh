@@ -24,21 +24,29 @@ $bb ln -s "$MODULES" "/lib/modules/$RELEASE"
 $bb hostname kernel-lab
 $bb ip link set lo up
 
-modprobe -a igb igbvf e1000 e1000e nvme ext4 || log "not all native drivers loaded"
-for name in /sys/bus/pci/devices/0000:00:0b.0/0000:*/nvme/nvme*/nvme*n1; do
-  # With multipath the block device of a path (nvme0c0n1) has no node; its head (nvme0n1) has.
-  disk=/dev/$(echo "${name##*/}" | $bb sed -E 's/c[0-9]+n/n/')
-  tries=0
-  until [ -b "$disk" ] || [ $tries = 200 ]; do $bb usleep 50000; tries=$((tries + 1)); done
-  $bb mount -t ext4 "$disk" /mnt/kernel-lab-disk || log "cannot mount $disk"
-done
-for net in /sys/bus/pci/devices/0000:00:04.0/net/*; do
-  $bb ip address add "$ROUTE_ADDRESS" dev "${net##*/}"
-  $bb ip link set "${net##*/}" up
-  $bb ip route add default via "$ROUTE_GATEWAY" dev "${net##*/}" || log "no default route"
-done
-log "ready"
+# Beside the start of Python, which takes as long; the guest's pytest waits for the file before its first test.
+prepare_roles() {
+  modprobe -a igb igbvf e1000 e1000e nvme ext4 || log "not all native drivers loaded"
+  for name in /sys/bus/pci/devices/0000:00:0b.0/0000:*/nvme/nvme*/nvme*n1; do
+    # With multipath the block device of a path (nvme0c0n1) has no node; its head (nvme0n1) has.
+    disk=/dev/$(echo "${name##*/}" | $bb sed -E 's/c[0-9]+n/n/')
+    tries=0
+    until [ -b "$disk" ] || [ $tries = 200 ]; do $bb usleep 50000; tries=$((tries + 1)); done
+    $bb mount -t ext4 "$disk" /mnt/kernel-lab-disk || log "cannot mount $disk"
+  done
+  for net in /sys/bus/pci/devices/0000:00:04.0/net/*; do
+    $bb ip address add "$ROUTE_ADDRESS" dev "${net##*/}"
+    $bb ip link set "${net##*/}" up
+    $bb ip route add default via "$ROUTE_GATEWAY" dev "${net##*/}" || log "no default route"
+  done
+  log "ready"
+  echo ready >/run/kernel-lab/ready
+}
+prepare_roles &
+roles=$!
+
 cd "$DIRECTORY" || log "no $DIRECTORY"
+[ "$WAIT_FOR_ROLES" = 0 ] || wait $roles
 if [ "$INTERACTIVE" = 1 ]; then
   $bb setsid $bb cttyhack "$share/$BOOT/command" </dev/console >/dev/console 2>&1
 else
