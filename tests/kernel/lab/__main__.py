@@ -68,9 +68,7 @@ def boot_guest(words: Sequence[str], seconds: float) -> int:
     run = LabRun()
     try:
         directory = run.prepare_boot(1, words or SHELL, interactive=interactive)
-        print(
-            f"npufleet: booting {run.kernel.release} under {run.accelerator}; logs in {directory.path}", file=sys.stderr
-        )
+        print(f"npufleet: booting {run.summary}", file=sys.stderr)
         guest = run.start(directory, interactive=interactive)
         try:
             deadline = time.monotonic() + seconds

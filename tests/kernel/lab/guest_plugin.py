@@ -9,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from tests.kernel.lab.share import READY, BootDirectory, MessageWriter, guest_directory
+from tests.kernel.lab.share import BootDirectory, MessageWriter, guest_directory
 
 # Before the host's patience ends, so that the stacks are there when it does.
 STACKS_AT = 0.8
@@ -21,6 +21,7 @@ class GuestRun:
 
     def __init__(self, directory: BootDirectory, config: pytest.Config) -> None:
         self.config = config
+        self.directory = directory
         self.writer = MessageWriter(directory.messages)
         request = json.loads(directory.request.read_text())
         self.deadlines: dict[str, float] = {test["id"]: test["deadline"] for test in request["tests"]}
@@ -37,7 +38,7 @@ class GuestRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        while not READY.exists():
+        while not self.directory.ready.exists():
             if time.monotonic() > deadline:
                 raise pytest.UsageError(f"the guest's devices are not ready after {READY_SECONDS:g} s")
             time.sleep(0.05)
@@ -65,7 +66,9 @@ class GuestRun:
         self.writer.write("end", status=int(exitstatus))
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plug-in that writes the JUnit file looks for its name
 def pytest_configure(config: pytest.Config) -> None:
     directory = guest_directory()
     if directory is not None:
+        config.option.xmlpath = str(directory.junit)
         config.pluginmanager.register(GuestRun(directory, config), "npufleet-guest-run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kernel.lab.roles import PORTS, ROLES
+from tests.kernel.lab.roles import PORTS, ROLES, WITHOUT_ACS
 
 PROGRAM = "qemu-system-x86_64"
 
@@ -56,7 +56,9 @@ def devices(disk: Path) -> list[str]:
     """The devices of all roles, and the ports and bridges that carry them."""
     arguments = ["-device", "intel-iommu,intremap=on"]
     for chassis, (slot, port) in enumerate(PORTS.items(), start=1):
-        arguments += ["-device", f"pcie-root-port,id={port},bus=pcie.0,addr={slot:#x},chassis={chassis},slot={chassis}"]
+        access_control = ",disable-acs=on" if port in WITHOUT_ACS else ""
+        place = f"bus=pcie.0,addr={slot:#x},chassis={chassis},slot={chassis}"
+        arguments += ["-device", f"pcie-root-port,id={port},{place}{access_control}"]
     arguments += ["-device", f"pcie-pci-bridge,id=shared_bridge,bus={PORTS[ROLES['shared_bridge'].slot]},addr=0"]
     arguments += ["-netdev", "user,id=uplink,restrict=on"]
     arguments += ["-drive", f"file={_quoted(disk)},if=none,id=disk_file,format=raw,cache=writeback"]
@@ -71,6 +73,7 @@ def devices(disk: Path) -> list[str]:
         "other_pf": "igb,romfile=,mac=52:54:00:6c:61:02",
         "shared_a": "e1000,romfile=,mac=52:54:00:6c:61:03",
         "shared_b": "e1000,romfile=,mac=52:54:00:6c:61:04",
+        "below_port": "edu",
         "disk": "nvme,drive=disk_file,serial=kernel-lab",
     }
     for name, model in models.items():

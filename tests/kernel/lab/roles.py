@@ -41,10 +41,13 @@ ROLES: Mapping[str, Role] = {
         Role("shared_b", 0x0A, below=(2, 0), bridge=True, driver="e1000"),
         Role("disk", 0x0B, below=(0, 0), driver="nvme"),
         Role("empty_port", 0x0C, driver="pcieport"),
+        # Its port isolates nothing: both are one IOMMU group.
+        Role("below_port", 0x0D, below=(0, 0)),
     )
 }
 # QEMU ids of the ports; a device's QEMU id is its role's name.
-PORTS = {0x08: "port_pf", 0x09: "port_other_pf", 0x0A: "port_shared", 0x0B: "port_disk", 0x0C: "empty_port"}
+PORTS = {0x08: "port_pf", 0x09: "port_other_pf", 0x0A: "port_shared", 0x0B: "port_disk", 0x0C: "empty_port", 0x0D: "open_port"}
+WITHOUT_ACS = frozenset({"open_port"})
 
 VF_TOTAL = 7
 DISK_MOUNT = Path("/mnt/kernel-lab-disk")

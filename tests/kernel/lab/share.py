@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 GUEST_VARIABLE = "NPUFLEET_LAB_GUEST"
-GUEST_SHARE = Path("/run/kernel-lab/share")
-# Made by the guest's stage2 once drivers, disk and route are there.
-READY = Path("/run/kernel-lab/ready")
 POLL_SECONDS = 0.02
 
 
@@ -61,6 +58,11 @@ class BootDirectory:
     @property
     def junit(self) -> Path:
         return self.path / "junit.xml"
+
+    @property
+    def ready(self) -> Path:
+        """Made by the guest's stage2 once drivers, disk and route are there."""
+        return self.path / "ready"
 
     @property
     def status(self) -> Path:

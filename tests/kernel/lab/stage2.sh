@@ -40,7 +40,7 @@ prepare_roles() {
     $bb ip route add default via "$ROUTE_GATEWAY" dev "${net##*/}" || log "no default route"
   done
   log "ready"
-  echo ready >/run/kernel-lab/ready
+  echo ready >"$share/$BOOT/ready"
 }
 prepare_roles &
 roles=$!

@@ -83,6 +83,12 @@ class Watch:
             self.changed.notify_all()
         self.guest.kill()
 
+    def abandon(self) -> None:
+        """Nobody will call `step` again."""
+        with self.changed:
+            self.over = True
+            self.changed.notify_all()
+
     def _take(self, message: Mapping[str, Any]) -> None:
         match message["kind"]:
             case "start":

@@ -1,0 +1,65 @@
+"""One boot of the guest with its pytest, followed by a thread while the host's pytest waits for reports."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tests.kernel.lab.share import BootDirectory, write_atomically
+from tests.kernel.lab.watch import ROUND_SECONDS, Guest, Watch
+
+STOP_SECONDS = 10.0
+
+
+class Run(Protocol):
+    """What boots: the lab's guests, or one that a test plays."""
+
+    @property
+    def summary(self) -> str: ...
+    def prepare_boot(self, number: int, command: Sequence[str], *, wait_for_roles: bool) -> BootDirectory: ...
+    def start(self, boot: BootDirectory) -> Guest: ...
+    def close(self) -> None: ...
+
+
+class Boot:
+    """Starts the guest at once. `deadlines`: seconds by node id, in the order in which they are to run; `command`:
+    the guest's pytest, or what stands in for it when there is no test for this boot."""
+
+    def __init__(self, run: Run, number: int, deadlines: Mapping[str, float], command: Sequence[str]) -> None:
+        self.directory = run.prepare_boot(number, command, wait_for_roles=not deadlines)
+        tests = [{"id": identity, "deadline": seconds} for identity, seconds in deadlines.items()]
+        write_atomically(self.directory.request, {"tests": tests})
+        self.guest = run.start(self.directory)
+        self.watch = Watch(self.guest, self.directory, deadlines, time.monotonic)
+        self._thread = threading.Thread(target=self._follow, name=f"kernel-lab-boot-{number}", daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self.watch.over:
+            try:
+                self.watch.step()
+            except Exception as error:  # a message that nobody can read: the run must say so, not hang
+                self.watch.cancel(f"the lab cannot follow the guest: {error!r}")
+                self.watch.abandon()
+                return
+            time.sleep(ROUND_SECONDS)
+
+    def reports(self, nodeid: str) -> list[dict[str, Any]]:
+        """Wait for the test's end, or for the reason why it will not come; what has been reported until then."""
+        watch = self.watch
+        with watch.changed:
+            watch.changed.wait_for(lambda: nodeid in watch.finished or watch.verdict is not None)
+            return list(watch.reports.get(nodeid, ()))
+
+    def finish(self) -> None:
+        """Let the guest end its pytest and switch itself off; its watch knows how long that may take."""
+        with self.watch.changed:
+            self.watch.changed.wait_for(lambda: self.watch.over)
+        self.stop()
+
+    def stop(self) -> None:
+        """End it at once, if it still runs."""
+        self.guest.kill()
+        self._thread.join(STOP_SECONDS)
