@@ -1,13 +1,13 @@
 """Client for tests and the demo: does to a served simulated machine what the world does to a real one."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from node_host.host.write_child import ask_simulated_kernel
-from simulated_node.kernel import PRIVATE
 from simulated_node.records import WriteRecord, read_records
+from simulated_node.root import PRIVATE
 
 _POLL_SECONDS = 0.005
 
@@ -62,24 +62,47 @@ class Control:
     def hot_remove(self, address: str) -> None:
         self.act("hot_remove", address=address)
 
-    def hot_add(self, device: dict[str, Any]) -> None:
-        """``device`` in the form of a description."""
-        self.act("hot_add", device=device)
+    def requests(self, node_path: str) -> int:
+        """How many operations of this boot have asked who holds the node to let its device go."""
+        return int(self.act("requests", node=node_path))
+
+    def hot_add(self, device: dict[str, Any], *, announced: bool = True) -> None:
+        """``device`` in the form of a description; one that is not announced waits for a rescan."""
+        self.act("hot_add", device=device, announced=announced)
+
+    def rebuild(
+        self,
+        *,
+        move: Mapping[str, str] | None = None,
+        groups: Mapping[int, int] | None = None,
+        add: Sequence[dict[str, Any]] = (),
+        remove: Collection[str] = (),
+    ) -> None:
+        """What is different from the next reboot on; see ``description_changes``."""
+        by_group = {str(old): str(new) for old, new in (groups or {}).items()}
+        self.act("rebuild", move=dict(move or {}), groups=by_group, add=list(add), remove=list(remove))
 
     def reboot(self) -> str:
         return str(self.act("reboot"))
 
-    def fail_next(self, pattern: str, errno: str, times: int = 1) -> None:
+    def fail_next(self, pattern: str, errno: str, times: int | None = 1) -> None:
         self.act("fail_next", pattern=pattern, errno=errno, times=times)
 
-    def swallow_next(self, pattern: str, times: int = 1) -> None:
+    def swallow_next(self, pattern: str, times: int | None = 1) -> None:
         self.act("swallow_next", pattern=pattern, times=times)
+
+    def clear_faults(self) -> None:
+        self.act("clear_faults")
 
     def lose_events(self) -> None:
         self.act("lose_events")
 
-    def block(self, pattern: str) -> RemoteBlock:
-        return RemoteBlock(self, int(self.act("block", pattern=pattern)))
+    def drop_events(self, times: int = 1, *, silently: bool = False) -> None:
+        self.act("drop_events", times=times, silently=silently)
+
+    def block(self, pattern: str, seconds: float | None = None) -> RemoteBlock:
+        """Until it is released, or each operation for so long."""
+        return RemoteBlock(self, int(self.act("block", pattern=pattern, seconds=seconds)))
 
     def wait_until_sleeping(self, path: str, timeout_seconds: float = 5) -> bool:
         """Whether a write to the path sleeps in time."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from simulated_node import wire
-from simulated_node.description import DescriptionError
+from simulated_node.description import DescriptionError, Device
 from simulated_node.description_files import parse_device
 from simulated_node.faults import Block
 from simulated_node.kernel import SimulatedKernel
@@ -41,10 +41,11 @@ class ControlActions:
             case "hot_remove":
                 kernel.hot_remove(wire.text(message, "address"))
             case "hot_add":
-                try:
-                    kernel.hot_add(parse_device(message.get("device") or {}))
-                except DescriptionError as error:
-                    raise wire.WireError(str(error)) from None
+                kernel.hot_add(_device(message.get("device")), announced=message.get("announced") is not False)
+            case "rebuild":
+                self._rebuild(message)
+            case "requests":
+                return kernel.requests(wire.text(message, "node"))
             case "reboot":
                 boot_id = kernel.reboot()
                 self.on_reboot(boot_id)
@@ -55,18 +56,20 @@ class ControlActions:
                 return kernel.sleeping
             case "fail_next":
                 try:
-                    kernel.fail_next(
-                        wire.text(message, "pattern"), wire.text(message, "errno"), wire.number(message, "times", 1)
-                    )
+                    kernel.fail_next(wire.text(message, "pattern"), wire.text(message, "errno"), _times(message))
                 except ValueError as error:
                     raise wire.WireError(f"errno: {error}") from None
             case "swallow_next":
-                kernel.swallow_next(wire.text(message, "pattern"), wire.number(message, "times", 1))
+                kernel.swallow_next(wire.text(message, "pattern"), _times(message))
+            case "clear_faults":
+                kernel.faults.clear()
             case "lose_events":
                 kernel.lose_events()
+            case "drop_events":
+                kernel.drop_events(wire.number(message, "times", 1), silently=message.get("silently") is True)
             case "block":
                 number = next(self._next_block)
-                self._blocks[number] = kernel.block(wire.text(message, "pattern"))
+                self._blocks[number] = kernel.block(wire.text(message, "pattern"), wire.seconds(message, "seconds"))
                 return number
             case "release":
                 self._block(message).release()
@@ -76,8 +79,32 @@ class ControlActions:
                 raise wire.WireError(f"action: unknown {other!r}")
         return None
 
+    def _rebuild(self, message: dict[str, Any]) -> None:
+        groups = wire.mapping(message, "groups")
+        try:
+            self._kernel.rebuild(
+                move=wire.mapping(message, "move"),
+                groups={int(old): int(new) for old, new in groups.items()},
+                add=[_device(fields) for fields in wire.listing(message, "add")],
+                remove=[str(address) for address in wire.listing(message, "remove")],
+            )
+        except ValueError as error:
+            raise wire.WireError(str(error)) from None
+
     def _block(self, message: dict[str, Any]) -> Block:
         number = wire.number(message, "block", 0)
         if number not in self._blocks:
             raise wire.WireError(f"block: there is no {number}")
         return self._blocks[number]
+
+
+def _device(fields: Any) -> Device:
+    try:
+        return parse_device(fields if isinstance(fields, dict) else {})
+    except DescriptionError as error:
+        raise wire.WireError(str(error)) from None
+
+
+def _times(message: dict[str, Any]) -> int | None:
+    """How often; null: always."""
+    return None if "times" in message and message["times"] is None else wire.number(message, "times", 1)

@@ -23,6 +23,14 @@ class InProcessHost(RootedFiles):
         self._kernel.before_read(path)
         return super().read(path)
 
+    def list(self, path: str) -> Names:
+        self._kernel.before_read(path, "list")
+        return super().list(path)
+
+    def read_link(self, path: str) -> str:
+        self._kernel.before_read(path, "link")
+        return super().read_link(path)
+
     def write(self, path: str, data: bytes) -> None:
         self._kernel.write(path, data)
 

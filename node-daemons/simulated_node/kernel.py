@@ -5,19 +5,19 @@ everything else goes on. After each change the files follow before the order ret
 """
 
 import errno as errnos
-import fcntl
 import itertools
 import os
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, TypeVar
+from typing import Self, TypeVar
 
 from node_host.host.protocol import Host
 from simulated_node.description import Device, HostDescription
+from simulated_node.description_changes import rebuilt
 from simulated_node.description_files import known_drivers
 from simulated_node.faults import Block, Faults
 from simulated_node.in_process import InProcessHost
@@ -25,17 +25,18 @@ from simulated_node.model import handles, hotplug, modules
 from simulated_node.model.attributes import VANISHED, write_attribute
 from simulated_node.model.boot import boot
 from simulated_node.model.state import Machine
+from simulated_node.reads import ReadGate
 from simulated_node.records import WriteLog, Writer, WriteRecord
-from simulated_node.rules.registry import KernelError, WouldBlockError, rule
-from simulated_node.subscriptions import LOST, Subscription
+from simulated_node.root import PRIVATE, claim, count_boot
+from simulated_node.rules.registry import KernelError, rule
+from simulated_node.sleeping import Sleepers
+from simulated_node.subscriptions import Listeners, Subscription
 from simulated_node.tree.entries import File, lookup
 from simulated_node.tree.materialise import Materialiser
 from simulated_node.tree.pci import Memory
 from simulated_node.tree.render import KERNEL_DIRECTORIES, render
 
 T = TypeVar("T")
-
-PRIVATE = ".simulated-kernel"
 
 NO_ATTRIBUTE = rule(
     "write.no-such-file",
@@ -56,12 +57,6 @@ UNSUPPORTED = rule(
     errno="EPERM",
     source="limit of the simulation",
 )
-REBOOTED = rule(
-    "boot.sleeping-writes-die",
-    "A write that sleeps when the machine goes down never succeeds.",
-    errno="ESHUTDOWN",
-    source="limit of the simulation: a real writer dies with the machine",
-)
 TMPFS = rule(
     "boot.tmpfs-emptied",
     "/run and /dev start empty at every boot; files on disk (/var/lib, /etc) stay.",
@@ -76,22 +71,21 @@ class SimulatedKernel:
 
     event_capacity = 4096
 
-    def __init__(self, root: Path | str, description: HostDescription) -> None:
+    def __init__(
+        self, root: Path | str, description: HostDescription, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.root = Path(root).absolute()
         self.description = description
+        self._lock = claim(self.root)
         private = self.root / PRIVATE
-        _refuse_foreign_root(self.root, private)
-        private.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(private / "lock")
-        self._boots = private / "boots"
         self._changed = threading.Condition(threading.RLock())
         self._operations = itertools.count(1)
-        self._subscriptions: list[Subscription] = []
-        self._sleeping: list[str] = []
-        self._generation = 0
+        self._listeners = Listeners()
         self._closed = False
         self._known = known_drivers()
-        self._faults = Faults(self._changed)
+        self._faults = Faults(self._changed, clock, lambda: self._reads.update(self._machine))
+        self._sleepers = Sleepers(self._changed, self._faults, self._follow)
+        self._reads = ReadGate(self.root, self._faults, self._sleepers)
         self._log = WriteLog(private / "writes.jsonl")
         for directory in (*KERNEL_DIRECTORIES, "/run"):
             shutil.rmtree(self.root / directory[1:], ignore_errors=True)
@@ -112,10 +106,9 @@ class SimulatedKernel:
         """Wake what sleeps (it fails) and stop taking orders."""
         with self._changed:
             self._closed = True
-            self._generation += 1
-            self._end_subscriptions()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._sleeping)
+            self._listeners.end(errnos.ESHUTDOWN)
+            self._sleepers.go_down()
+            self._changed.wait_for(lambda: not self._sleepers.paths)
             self._log.close()
             self._lock.close()
 
@@ -135,9 +128,9 @@ class SimulatedKernel:
 
     @property
     def sleeping(self) -> list[str]:
-        """The paths of the writes that sleep now (empty: an event of ours that does)."""
+        """The paths of the writes that sleep now, "read:<path>" for reads (empty: an event of ours that does)."""
         with self._changed:
-            return list(self._sleeping)
+            return list(self._sleepers.paths)
 
     # What writers do.
 
@@ -147,13 +140,15 @@ class SimulatedKernel:
         with self._changed:
             self._ordered(writer, path, data, lambda operation: self._write(path, data, operation))
 
-    def before_read(self, path: str) -> None:
-        """Where an ordered fault strikes a read ("read:<path>"): OSError, or sleep. In-process readers ask."""
-        if self._faults.none:
+    def before_read(self, path: str, kind: str = "read") -> None:
+        """What a host port asks before it reads a file, a directory ("list") or a link ("link"): OSError, or sleep."""
+        if not self._reads.closed:
             return
         with self._changed:
-            self._hold(f"read:{path}")
-            self._fault(f"read:{path}")
+            try:
+                self._reads.before(kind, path, next(self._operations), self._machine, lambda: self._files.tree)
+            except KernelError as error:
+                raise OSError(error.number, os.strerror(error.number), path) from None
 
     def load_module(self, name: str, *, writer: Writer | None = None) -> None:
         """modprobe."""
@@ -163,7 +158,7 @@ class SimulatedKernel:
         def load(operation: int) -> None:
             if self._fault(path):
                 return
-            self._sleepily(path, operation, lambda: modules.load_module(self._machine, name, operation))
+            self._retry(path, operation, lambda: modules.load_module(self._machine, name, operation))
 
         with self._changed:
             self._ordered(writer, path, b"", load)
@@ -171,12 +166,11 @@ class SimulatedKernel:
     def subscribe(self, wake: Callable[[], None]) -> Subscription:
         """A listener for events from now on; it ends with ESHUTDOWN when the machine goes down."""
         with self._changed:
-            self._subscriptions.append(made := Subscription(wake, self.event_capacity))
-            return made
+            return self._listeners.add(wake, self.event_capacity)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        with self._changed, suppress(ValueError):
-            self._subscriptions.remove(subscription)
+        with self._changed:
+            self._listeners.remove(subscription)
 
     # What happens to the machine.
 
@@ -194,52 +188,82 @@ class SimulatedKernel:
         """That process, or each that does, lets a node go."""
         self._happens(lambda _: handles.close_node(self._machine, node_path.removeprefix("/dev/"), pid=pid))
 
+    def requests(self, node_path: str) -> int:
+        """How many operations of this boot have asked who holds the node to let its device go."""
+        with self._changed:
+            return sum(1 for _, node in self._machine.requests if node == node_path.removeprefix("/dev/"))
+
     def hot_remove(self, address: str) -> None:
         """Pull a device out. Sleeps while a VFIO user holds it."""
         self._happens(lambda operation: hotplug.remove(self._machine, address, operation))
 
-    def hot_add(self, device: Device) -> None:
-        self._happens(lambda _: hotplug.add(self._machine, device))
+    def hot_add(self, device: Device, *, announced: bool = True) -> None:
+        """Put a device into a slot; one that announces nothing waits for a rescan."""
+        if announced:
+            self._happens(lambda operation: hotplug.add(self._machine, device, operation))
+        else:
+            self._happens(lambda _: hotplug.insert(self._machine, device))
+
+    def rebuild(
+        self,
+        *,
+        move: Mapping[str, str] | None = None,
+        groups: Mapping[int, int] | None = None,
+        add: Sequence[Device] = (),
+        remove: Collection[str] = (),
+    ) -> None:
+        """What is different from the next reboot on; see ``description_changes``. DescriptionError."""
+        with self._changed:
+            self.description = rebuilt(self.description, move=move or {}, groups=groups or {}, add=add, remove=remove)
 
     def reboot(self) -> str:
         """Switch off and on; the new boot id."""
         with self._changed:
-            self._generation += 1
-            self._end_subscriptions()
+            self._listeners.end(errnos.ESHUTDOWN)
             self._machine = self._boot()
             self._files.replace(render(self._machine, self._memory))
             for directory in ("/run", "/dev"):
                 self._files.empty(directory)
             TMPFS.fires()
-            self._changed.notify_all()
+            self._sleepers.go_down()
             return self._machine.boot_id
 
     # Faults.
 
-    def fail_next(self, pattern: str, errno: str, times: int = 1) -> None:
+    @property
+    def faults(self) -> Faults:
+        return self._faults
+
+    def fail_next(self, pattern: str, errno: str, times: int | None = 1) -> None:
         self._faults.fail_next(pattern, errno, times)
 
-    def swallow_next(self, pattern: str, times: int = 1) -> None:
+    def swallow_next(self, pattern: str, times: int | None = 1) -> None:
         self._faults.swallow_next(pattern, times)
 
-    def block(self, pattern: str) -> Block:
-        return self._faults.block(pattern)
+    def block(self, pattern: str, seconds: float | None = None) -> Block:
+        return self._faults.block(pattern, seconds)
+
+    def time_passed(self) -> None:
+        """For a clock that does not run by itself: what sleeps for a time looks again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def lose_events(self) -> None:
         """Each listener of now loses what is still to come."""
         with self._changed:
-            LOST.fires()
-            self._end_subscriptions(errnos.ENOBUFS)
+            self._listeners.lose()
+
+    def drop_events(self, times: int = 1, *, silently: bool = False) -> None:
+        """The next events reach nobody; who lost some is told, as by the kernel, unless ``silently``."""
+        with self._changed:
+            self._listeners.drop(times, silently=silently)
 
     # Inside. Everything below runs with the lock held.
 
     def _boot(self) -> Machine:
-        boots = int(self._boots.read_text("ascii")) + 1 if self._boots.exists() else 1
-        staged = self._boots.with_name("boots.next")
-        staged.write_text(str(boots), "ascii")
-        staged.rename(self._boots)
-        machine = boot(self.description, self._known, boots=boots)
+        machine = boot(self.description, self._known, boots=count_boot(self.root))
         machine.fault = lambda name: self._faults.hit(name)[1]
+        machine.held = lambda name, operation: self._faults.hold(operation, name)
         self._memory.clear()
         return machine
 
@@ -266,7 +290,7 @@ class SimulatedKernel:
             self._refuse_closed()
             operation = next(self._operations)
             try:
-                return self._sleepily("", operation, lambda: event(operation))
+                return self._retry("", operation, lambda: event(operation))
             except KernelError as error:
                 raise OSError(error.number, str(error)) from None
             finally:
@@ -285,11 +309,11 @@ class SimulatedKernel:
         if entry.attribute is None:
             raise UNSUPPORTED.refuses(f"writing {path} is not supported by this simulated kernel")
         attribute = entry.attribute
-        self._hold(path, real)
+        self._sleepers.hold(operation, path, real)
         if real not in self._files.tree:
             raise VANISHED.refuses(f"{path} went away")
         if not self._fault(path, real):
-            self._sleepily(path, operation, lambda: write_attribute(self._machine, attribute, data, operation))
+            self._retry(path, operation, lambda: write_attribute(self._machine, attribute, data, operation))
 
     def _fault(self, *names: str) -> bool:
         struck, errno = self._faults.hit(*names)
@@ -297,90 +321,20 @@ class SimulatedKernel:
             raise OSError(getattr(errnos, errno), os.strerror(getattr(errnos, errno)), names[0])
         return struck
 
-    def _hold(self, *names: str) -> None:
-        generation = self._generation
-        while (block := self._faults.blocking(*names)) is not None:
-            block.waiting += 1
-            self._changed.notify_all()
-            self._sleep(names[0])
-            block.waiting -= 1
-            self._refuse_other_boot(generation)
-
-    def _sleepily(self, path: str, operation: int, step: Callable[[], T]) -> T:
-        """Do it; as often as it would block, sleep until something changed and do it again."""
-        generation = self._generation
-        machine = self._machine
-        held: set[str] = set()
-        try:
-            while True:
-                try:
-                    return step()
-                except WouldBlockError as block:
-                    held.update(block.holds)
-                    for address in block.holds:
-                        machine.devices[address].holder = operation
-                if self._follow():
-                    self._changed.notify_all()
-                self._sleep(path)
-                self._refuse_other_boot(generation)
-        finally:
-            for address in held & machine.devices.keys():
-                if machine.devices[address].holder == operation:
-                    machine.devices[address].holder = None
-
-    def _sleep(self, path: str) -> None:
-        self._sleeping.append(path)
-        try:
-            self._changed.wait()
-        finally:
-            self._sleeping.remove(path)
-
-    def _refuse_other_boot(self, generation: int) -> None:
-        if self._generation != generation:
-            raise REBOOTED.refuses("the machine went down meanwhile")
+    def _retry(self, path: str, operation: int, step: Callable[[], T]) -> T:
+        return self._sleepers.retry(self._machine, path, operation, step)
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise OSError(errnos.ESHUTDOWN, "the simulated kernel is closed")
 
-    def _end_subscriptions(self, number: int = errnos.ESHUTDOWN) -> None:
-        for subscription in self._subscriptions:
-            subscription.end(number)
-        self._subscriptions.clear()
-
     def _follow(self) -> bool:
-        """Files, then events, follow the state; whether there was anything to follow.
-
-        Not for nothing does it say so: two sleepers that woke each other without a change would never rest.
-        """
+        """Files, then events, follow the state; whether files did."""
         tree = render(self._machine, self._memory)
         changed = tree != self._files.tree
         if changed:
             self._files.replace(tree)
+        self._reads.update(self._machine)
         events, self._machine.events = self._machine.events, []
-        for event in events:
-            for subscription in self._subscriptions:
-                subscription.put(event)
+        self._listeners.tell(events)
         return changed
-
-
-def _lock(path: Path) -> BinaryIO:
-    """Hold the root for one kernel at a time; the lock goes with the process, however it ends."""
-    file = path.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ValueError(f"another simulated kernel runs below {path.parent.parent}") from None
-    return file
-
-
-def _refuse_foreign_root(root: Path, private: Path) -> None:
-    """Starting removes what the last run left in /sys, /proc, /dev and /run: never anybody else's."""
-    if root.resolve() == Path("/"):
-        raise ValueError("a simulated kernel does not run on the real root")
-    there = [directory for directory in (*KERNEL_DIRECTORIES, "/run") if (root / directory[1:]).exists()]
-    if there and not private.exists():
-        raise ValueError(
-            f"{root} holds {', '.join(there)}, but no simulated kernel ran there: choose an empty directory"
-        )

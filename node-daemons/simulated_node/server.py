@@ -119,6 +119,9 @@ class SimulatedKernelServer:
                     raise wire.WireError(f"data: {error}") from error
                 self._kernel.write(wire.text(message, "path"), data, writer=writer)
                 return {"ok": True}
+            case "read":
+                self._kernel.before_read(wire.text(message, "path"), wire.text(message, "kind"))
+                return {"ok": True}
             case "load_module":
                 self._kernel.load_module(wire.text(message, "name"), writer=writer)
                 return {"ok": True}

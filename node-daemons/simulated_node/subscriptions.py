@@ -5,6 +5,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from node_host.host.protocol import Uevent
 from simulated_node.rules.registry import rule
@@ -50,3 +51,42 @@ class Subscription:
             if not events and self._end is not None:
                 raise OSError(self._end, os.strerror(self._end))
         return events
+
+
+class Listeners:
+    """All of them. Not thread-safe: the kernel calls it under its own lock."""
+
+    def __init__(self) -> None:
+        self._subscriptions: list[Subscription] = []
+        self._dropping = 0
+        self._silently = False
+
+    def add(self, wake: Callable[[], None], capacity: int) -> Subscription:
+        self._subscriptions.append(made := Subscription(wake, capacity))
+        return made
+
+    def remove(self, subscription: Subscription) -> None:
+        with suppress(ValueError):
+            self._subscriptions.remove(subscription)
+
+    def tell(self, events: list[Uevent]) -> None:
+        for event in events:
+            if self._dropping:
+                self._dropping -= 1
+                if not self._silently:
+                    self.lose()
+                continue
+            for subscription in self._subscriptions:
+                subscription.put(event)
+
+    def drop(self, times: int, *, silently: bool) -> None:
+        self._dropping, self._silently = times, silently
+
+    def lose(self) -> None:
+        LOST.fires()
+        self.end(errno.ENOBUFS)
+
+    def end(self, number: int) -> None:
+        for subscription in self._subscriptions:
+            subscription.end(number)
+        self._subscriptions.clear()

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 from node_host.host import write_child
@@ -12,9 +12,24 @@ from node_host.host.kernel_files import child_command
 from node_host.host.protocol import Names, Uevent
 from node_host.host.rooted import RootedFiles
 
+READS = ".simulated-kernel/reads"
+"""Is there while reads may fail or hang: the kernel is asked before each, then."""
+
 
 class SimulatedHost(RootedFiles):
     """``Host`` of the simulated kernel that serves this root."""
+
+    def read(self, path: str) -> bytes:
+        self._ask_first("read", path)
+        return super().read(path)
+
+    def list(self, path: str) -> Names:
+        self._ask_first("list", path)
+        return super().list(path)
+
+    def read_link(self, path: str) -> str:
+        self._ask_first("link", path)
+        return super().read_link(path)
 
     def write(self, path: str, data: bytes) -> None:
         write_child.ask_simulated_kernel(self.root, {"op": "write", "path": path, "data": data.decode("latin-1")})
@@ -27,6 +42,12 @@ class SimulatedHost(RootedFiles):
 
     def events(self) -> AbstractAsyncContextManager[AsyncIterator[Uevent]]:
         return self._events()
+
+    def _ask_first(self, kind: str, path: str) -> None:
+        if not os.path.exists(f"{self.root}/{READS}"):  # noqa: PTH110 - before every read
+            return
+        with suppress(ConnectionRefusedError):  # a kernel that was killed holds nobody up
+            write_child.ask_simulated_kernel(self.root, {"op": "read", "kind": kind, "path": path})
 
     @asynccontextmanager
     async def _events(self) -> AsyncIterator[AsyncIterator[Uevent]]:

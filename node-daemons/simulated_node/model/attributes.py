@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from simulated_node.model import binding, events, identifiers, overrides, sriov, unbinding
+from simulated_node.model import binding, events, hotplug, identifiers, overrides, sriov, unbinding
 from simulated_node.model.state import Device, Machine
 from simulated_node.rules.registry import rule
 
@@ -30,6 +30,8 @@ class Kind(StrEnum):
     SRIOV_NUMVFS = "sriov_numvfs"
     SRIOV_AUTOPROBE = "sriov_drivers_autoprobe"
     UEVENT = "uevent"
+    REMOVE = "remove"
+    RESCAN = "rescan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ def write_attribute(machine: Machine, attribute: Attribute, data: bytes, operati
             sriov.write_numvfs(machine, _device(machine, subject), text, operation)
         case Kind.SRIOV_AUTOPROBE:
             sriov.write_autoprobe(_device(machine, subject), text)
+        case Kind.REMOVE:
+            hotplug.write_remove(machine, _device(machine, subject), text, operation)
+        case Kind.RESCAN:
+            hotplug.write_rescan(machine, _device(machine, subject) if subject else None, text, operation)
         case Kind.BIND:
             binding.bind(machine, machine.drivers[subject], text, operation)
         case Kind.UNBIND:

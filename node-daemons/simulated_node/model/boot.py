@@ -4,7 +4,7 @@ import uuid
 
 from simulated_node.description import HostDescription, KnownDrivers, ModuleState
 from simulated_node.model.handles import open_node
-from simulated_node.model.hotplug import appear
+from simulated_node.model.hotplug import scan
 from simulated_node.model.modules import insert, load_module, wanted_by_hardware
 from simulated_node.model.state import Machine, Module
 from simulated_node.rules.registry import rule
@@ -26,6 +26,13 @@ AUTOLOAD = rule(
     source="udev(7); modules.alias",
 )
 
+ADDRESSES_MOVE = rule(
+    "boot.addresses-and-groups-may-move",
+    "Addresses and IOMMU group numbers are given anew at every boot, in the order in which devices are found: a card "
+    "put in or taken out moves those of others.",
+    source="drivers/pci/probe.c pci_scan_bridge_extend; drivers/iommu/iommu.c iommu_group_alloc",
+)
+
 _NAMESPACE = uuid.UUID("6a1d0c4e-3a55-5c0e-9b1f-7a0d3f6f2c11")
 # Operations of the boot itself: nobody else is there to hold a lock.
 _BOOT = 0
@@ -37,11 +44,9 @@ def boot(description: HostDescription, known: KnownDrivers, *, boots: int) -> Ma
     NEW_BOOT_ID.fires()
     machine.modules = {module.name: Module(module) for module in (*known.modules, *description.modules)}
     machine.available_drivers = {driver.name: driver for driver in (*known.drivers, *description.drivers)}
-    waiting = {device.address: device for device in description.devices}
-    while waiting:
-        for address in sorted(waiting):
-            if waiting[address].parent not in waiting:
-                appear(machine, waiting.pop(address))
+    machine.hardware = {device.address: device for device in description.devices}
+    ADDRESSES_MOVE.fires()
+    scan(machine, machine.hardware)
     for module in machine.modules.values():
         if module.description.state is ModuleState.BUILTIN:
             insert(machine, module, _BOOT)

@@ -7,7 +7,7 @@ from simulated_node.model.formats import switch, unsigned
 from simulated_node.model.locks import take_lock
 from simulated_node.model.state import Device, Machine
 from simulated_node.model.unbinding import destroy_vfs
-from simulated_node.rules.registry import rule
+from simulated_node.rules.registry import WouldBlockError, rule
 
 _STORE = "drivers/pci/iov.c sriov_numvfs_store"
 _ENABLE = "drivers/pci/iov.c sriov_enable"
@@ -67,6 +67,11 @@ FEWER = rule(
     "A driver may make fewer VFs than asked for: the write succeeds, sriov_numvfs tells how many.",
     source=_STORE,
 )
+TAKES_TIME = rule(
+    "sriov.takes-its-time",
+    "Making or destroying VFs may take long: the write sleeps meanwhile, with the lock of the physical function.",
+    source=f"{_ENABLE}, sriov_disable: they sleep a second and more",
+)
 CREATED = rule(
     "sriov.creates-vfs",
     "From 0 to a number: each VF is added, linked with its physical function (virtfn<i>, physfn), announced (add, "
@@ -124,6 +129,8 @@ def write_numvfs(machine: Machine, device: Device, text: str, operation: int) ->
         raise NO_SUPPORT.refuses(f"{device.driver} makes no VFs")
     if wanted and device.num_vfs:
         raise BUSY.refuses(f"{device.address} has {device.num_vfs} VFs")
+    if machine.held(f"sriov:{device.address}", operation):
+        raise WouldBlockError(TAKES_TIME, (device.address,))
     error = machine.fault(f"sriov:{device.address}") or (_described_error(device) if wanted else None)
     if error is not None:
         raise DRIVER_ERROR.refuses(f"{device.driver} does not make {wanted} VFs", errno=error)

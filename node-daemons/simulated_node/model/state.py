@@ -54,6 +54,8 @@ class Device:
 
     Of a physical function: ``num_vfs``, ``autoprobe``, and ``virtfns``, the links to its VFs by index. Of a virtual
     one: ``physfn``, the address of the physical function, and ``virtfn``, its index there.
+
+    ``removing`` is the operation that takes it off the bus by its remove attribute.
     """
 
     description: DeviceDescription
@@ -71,6 +73,7 @@ class Device:
     virtfns: dict[int, str] = field(default_factory=dict)
     physfn: str | None = None
     virtfn: int | None = None
+    removing: int | None = None
 
     @property
     def address(self) -> str:
@@ -115,16 +118,26 @@ def _no_fault(_name: str) -> str | None:
     return None
 
 
+def _no_hold(_name: str, _operation: int) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Machine:
     """Everything: what the description gave, and what became of it since boot.
 
+    ``hardware`` is what sits in the slots, whether or not the kernel has it among its ``devices``; ``scanner`` is the
+    operation that has the lock of hot-plugging.
     ``drivers`` is in the order of registration, which is the order of matching. ``events`` is the outbox of an
-    operation. ``fault`` lets a test make a driver fail: "probe:<driver>:<address>" or "sriov:<address>" -> errno name.
+    operation, ``requests`` what VFIO users were asked for: (operation, node). ``fault`` and ``held`` let a test make a
+    driver fail or sleep: "probe:<driver>:<address>", "remove:<driver>:<address>" or "sriov:<address>" -> errno name, or
+    whether the operation sleeps on.
     """
 
     description: HostDescription
     boot_id: str
+    hardware: dict[str, DeviceDescription] = field(default_factory=dict)
+    scanner: int | None = None
     devices: dict[str, Device] = field(default_factory=dict)
     modules: dict[str, Module] = field(default_factory=dict)
     available_drivers: dict[str, DriverDescription] = field(default_factory=dict)
@@ -132,7 +145,9 @@ class Machine:
     processes: dict[int, Process] = field(default_factory=dict)
     deferred: set[str] = field(default_factory=set)
     events: list[Uevent] = field(default_factory=list)
+    requests: set[tuple[int, str]] = field(default_factory=set)
     fault: Callable[[str], str | None] = _no_fault
+    held: Callable[[str, int], bool] = _no_hold
 
     def in_group(self, group: int) -> list[Device]:
         return [device for device in self.devices.values() if device.group == group]

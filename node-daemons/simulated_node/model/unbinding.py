@@ -30,6 +30,16 @@ UNBIND_VFIO_OPEN = rule(
     "Unbinding a device that a user holds through VFIO sleeps, with the device's lock, until the user lets go.",
     source="drivers/vfio/vfio_main.c vfio_unregister_group_dev",
 )
+ASKS_USER = rule(
+    "unbind.asks-vfio-user",
+    "The user that an unbind waits for gets a device request through VFIO.",
+    source="drivers/vfio/vfio_main.c vfio_unregister_group_dev; drivers/vfio/pci/vfio_pci_core.c vfio_pci_core_request",
+)
+TAKES_TIME = rule(
+    "unbind.takes-its-time",
+    "A driver's remove callback may take long: the unbind sleeps meanwhile, with the device's lock.",
+    source="drivers/base/dd.c device_remove: a remove callback may sleep",
+)
 UNBIND_NATIVE_OPEN = rule(
     "unbind.native-driver-ignores-user",
     "A native driver that does not wait gives an open device up; the user keeps a handle on a deleted node.",
@@ -70,7 +80,9 @@ def leave(machine: Machine, device: Device, operation: int, keeping: tuple[str, 
     take_lock(device, operation, keeping)
     if device.driver is None:
         return
-    _wait_for_users(machine, device, (*keeping, device.address))
+    _wait_for_users(machine, device, operation, (*keeping, device.address))
+    if machine.held(f"remove:{device.driver}:{device.address}", operation):
+        raise WouldBlockError(TAKES_TIME, (*keeping, device.address))
     sriov = machine.drivers[device.driver].description.sriov
     if device.num_vfs and sriov is not None and sriov.on_unbind is VfsOnUnbind.DESTROYED:
         destroy_vfs(machine, device, operation, (*keeping, device.address))
@@ -102,9 +114,12 @@ def depart(machine: Machine, device: Device) -> None:
     machine.events.append(device_event("remove", device))
 
 
-def _wait_for_users(machine: Machine, device: Device, holds: tuple[str, ...]) -> None:
+def _wait_for_users(machine: Machine, device: Device, operation: int, holds: tuple[str, ...]) -> None:
     """Sleep while the driver that is to leave waits for its users."""
-    if vfio.users(machine, device):
+    held = [node for node in vfio.nodes_of(machine, device) if machine.handles_on(node)]
+    if held:
+        machine.requests.update((operation, node) for node in held)
+        ASKS_USER.fires()
         raise WouldBlockError(UNBIND_VFIO_OPEN, holds)
     waits = machine.drivers[device.driver or ""].description.unbind_when_open is WhenOpen.BLOCKS
     if waits and any(machine.handles_on(node.name) for node in device.nodes):

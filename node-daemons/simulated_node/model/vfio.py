@@ -103,13 +103,17 @@ def group_nodes(machine: Machine) -> dict[str, str]:
     return {node: f"{_VFIO_MAJOR}:{group}" for node, group in sorted(found.items(), key=str) if node is not None}
 
 
-def users(machine: Machine, device: Device) -> list[Process]:
-    """The processes that hold the device through VFIO, by its group or by its own node."""
+def nodes_of(machine: Machine, device: Device) -> list[str]:
+    """The nodes by which a user may hold the device: its own and its group's."""
     if not is_on_vfio(machine, device):
         return []
-    names = [node.name for node in device.nodes]
     group = group_node(device)
-    return [process for name in ([*names, group] if group else names) for process in machine.handles_on(name)]
+    return [*(node.name for node in device.nodes), *([group] if group else [])]
+
+
+def users(machine: Machine, device: Device) -> list[Process]:
+    """The processes that hold the device through VFIO, by its group or by its own node."""
+    return [process for name in nodes_of(machine, device) for process in machine.handles_on(name)]
 
 
 def is_owned_by_user(machine: Machine, device: Device) -> bool:

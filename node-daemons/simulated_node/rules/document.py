@@ -31,8 +31,8 @@ A daemon finds what it needs to know about the host where it is on a real one:
 
 What it does not do:
 
-- Nodes of `/dev` and attributes are plain files: reading one never fails or hangs, root can read the write-only ones
-  (`bind`), nodes have no device numbers of their own.
+- Nodes of `/dev` and attributes are plain files: only who reads through the host port sees a read fail, hang, or wait
+  for a device's lock; root can read the write-only ones (`bind`), nodes have no device numbers of their own.
 - There is no vGPU and no mdev.
 - Killing a process whose write sleeps ends the process, which a real kernel would not; the write itself stays asleep,
   as on a real host.

@@ -44,6 +44,7 @@ def render_pci(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
     out.directory(f"{_BUS}/devices")
     out.file(f"{_BUS}/drivers_probe", "", WRITE_ONLY, Attribute(Kind.DRIVERS_PROBE))
     out.file(f"{_BUS}/drivers_autoprobe", "1", READ_WRITE)
+    out.file(f"{_BUS}/rescan", "", WRITE_ONLY, Attribute(Kind.RESCAN))
     out.directory("/sys/kernel/iommu_groups")
     out.directory("/sys/class/vfio")
     free = 0x2000_0000_0000
@@ -77,6 +78,7 @@ def _remembered(machine: Machine, device: Device, bars: list[int], memory: Memor
         device.autoprobe,
         tuple(device.virtfns.items()),
         _links_to_physical(machine, device),
+        device.removing,
     )
     known = memory.get(device.address)
     if known is None or known[0] != looks:
@@ -112,6 +114,9 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
         READ_WRITE,
         Attribute(Kind.DRIVER_OVERRIDE, device.address),
     )
+    out.file(f"{here}/rescan", "", WRITE_ONLY, Attribute(Kind.RESCAN, device.address))
+    if device.removing is None:
+        out.file(f"{here}/remove", "", WRITE_ONLY, Attribute(Kind.REMOVE, device.address))
     if facts.serial is not None:
         SERIAL.fires()
     if facts.pci_class.startswith("0300"):

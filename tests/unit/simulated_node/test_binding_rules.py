@@ -118,7 +118,6 @@ def test_unbind_of_a_device_in_a_vm_sleeps_until_the_vm_lets_go(kernel: Simulate
     override = Sleeper(lambda: host.write(hosts.attribute(NPU, "driver_override"), b"\n"))
     probe = Sleeper(lambda: host.write(hosts.PROBE, NPU.encode()))
     eventually(lambda: len(kernel.sleeping) == 3, every=0.005)
-    assert hosts.text(host, hosts.attribute(NPU, "driver_override")) == "vfio-pci\n"
     host.write(UNBIND, TWIN.encode())
     assert hosts.driver_of(host, TWIN) is None, "nobody else waits"
     assert unbind.asleep and override.asleep and probe.asleep

@@ -116,6 +116,28 @@ async def test_ordered_loss_is_told(kernel: SimulatedKernel) -> None:
         assert (await anext(stream)).action == "change", "a new listener hears again"
 
 
+@shows("uevent.lost-when-reader-lags")
+async def test_dropped_events_reach_nobody_and_it_is_told(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    async with host.events() as stream, asyncio.timeout(5):
+        host.write(hosts.attribute(NPU, "uevent"), b"change")
+        kernel.drop_events(2)
+        for action in (b"add", b"remove", b"move"):
+            host.write(hosts.attribute(NPU, "uevent"), action)
+        assert (await anext(stream)).action == "change"
+        with hosts.refused("ENOBUFS"):
+            await anext(stream)
+
+
+async def test_events_may_be_lost_without_a_word(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    async with host.events() as stream, asyncio.timeout(5):
+        kernel.drop_events(2, silently=True)
+        for action in (b"add", b"remove", b"move"):
+            host.write(hosts.attribute(NPU, "uevent"), action)
+        assert (await anext(stream)).action == "move"
+
+
 async def test_listener_does_not_outlive_the_boot(kernel: SimulatedKernel) -> None:
     async with kernel.host().events() as stream:
         kernel.reboot()

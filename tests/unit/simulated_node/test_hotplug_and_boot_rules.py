@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,139 @@ def test_address_holds_one_device(kernel: SimulatedKernel) -> None:
 def test_device_is_added_below_a_bridge_only(kernel: SimulatedKernel, parent: str) -> None:
     with hosts.refused("ENODEV"):
         kernel.hot_add(parse_device(new_device(parent=parent)))
+
+
+REMOVE = hosts.attribute(NPU, "remove")
+RESCAN = "/sys/bus/pci/rescan"
+
+
+@shows("hotplug.remove-attribute", "hotplug.remove", "hotplug.rescan-finds-what-is-there")
+@allows("hotplug.not-a-number")
+def test_device_taken_off_the_bus_is_found_again_by_a_rescan(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    host.write(hosts.attribute(NPU, "driver_override"), b"none")
+    host.write(REMOVE, b"1\n")
+    assert not host.exists(f"{hosts.DEVICES}/{NPU}")
+    host.write(RESCAN, b"0")
+    assert not host.exists(f"{hosts.DEVICES}/{NPU}")
+    host.write(f"{DRIVERS}/rebellions/unbind", TWIN.encode())
+    host.write(RESCAN, b"1")
+    assert hosts.driver_of(host, NPU) == "rebellions"
+    assert hosts.text(host, hosts.attribute(NPU, "driver_override")) == "(null)\n"
+    assert hosts.driver_of(host, TWIN) is None, "what is known stays as it is"
+
+
+@shows("hotplug.rescan-finds-what-is-there")
+def test_rescan_finds_a_bridge_and_everything_below_it(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    before = host.list(hosts.DEVICES)
+    host.write(hosts.attribute(PORT, "remove"), b"1")
+    assert host.list(hosts.DEVICES) == []
+    host.write(RESCAN, b"1")
+    assert host.list(hosts.DEVICES) == before
+    assert hosts.driver_of(host, PORT) == "pcieport"
+
+
+@shows("hotplug.rescan-finds-what-is-there")
+def test_rescan_of_a_devices_bus_finds_its_neighbours_only(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    other = {**new_device("0000:00:02.0", "pci0000:00")}
+    kernel.hot_add(parse_device(other), announced=False)
+    kernel.hot_add(parse_device(new_device()), announced=False)
+    assert not host.exists(f"{hosts.DEVICES}/{NEW}")
+    host.write(hosts.attribute(NPU, "rescan"), b"1")
+    assert hosts.driver_of(host, NEW) == "rebellions"
+    assert not host.exists(f"{hosts.DEVICES}/0000:00:02.0")
+    host.write(RESCAN, b"1")
+    assert host.exists(f"{hosts.DEVICES}/0000:00:02.0")
+
+
+def test_device_pulled_out_is_found_by_no_rescan(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    kernel.hot_remove(NPU)
+    host.write(hosts.attribute(TWIN, "remove"), b"1")
+    kernel.hot_remove(TWIN)
+    host.write(RESCAN, b"1")
+    assert not host.exists(f"{hosts.DEVICES}/{NPU}")
+    assert not host.exists(f"{hosts.DEVICES}/{TWIN}")
+
+
+@shows("hotplug.not-a-number")
+@pytest.mark.parametrize("path", [REMOVE, RESCAN, hosts.attribute(NPU, "rescan")])
+@pytest.mark.parametrize("written", [b"yes", b"\n", b" 1", b"-1"])
+def test_remove_and_rescan_want_a_number(kernel: SimulatedKernel, path: str, written: bytes) -> None:
+    with hosts.refused("EINVAL"):
+        kernel.host().write(path, written)
+    assert kernel.host().exists(f"{hosts.DEVICES}/{NPU}")
+
+
+@shows("hotplug.remove-attribute", "hotplug.one-at-a-time", "unbind.waits-for-vfio-user")
+def test_removal_that_sleeps_keeps_every_other_waiting(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    hosts.give_to_vfio(host, NPU)
+    kernel.open_device("/dev/vfio/20")
+    removal = Sleeper(lambda: host.write(REMOVE, b"1"))
+    eventually(lambda: kernel.sleeping == [REMOVE], every=0.005)
+    with hosts.refused("ENOENT"):
+        host.write(REMOVE, b"1")
+    other = hosts.attribute(TWIN, "remove")
+    others = [Sleeper(lambda: host.write(other, b"1")), Sleeper(lambda: host.write(RESCAN, b"1"))]
+    eventually(lambda: len(kernel.sleeping) == 3, every=0.005)
+    host.write(f"{DRIVERS}/rebellions/unbind", TWIN.encode())
+    assert host.exists(f"{hosts.DEVICES}/{TWIN}")
+    kernel.close_device("/dev/vfio/20")
+    assert [removal.result(), *(order.result() for order in others)] == ["ok"] * 3
+
+
+@shows("boot.addresses-and-groups-may-move")
+def test_card_put_in_while_the_machine_is_off_moves_the_others(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    kernel.rebuild(
+        move={"0000:21": "0000:22", "0000:22": "0000:23"},
+        groups={20: 21, 21: 22},
+        add=[parse_device({**new_device("0000:21:00.0"), "iommuGroup": 20, "device": "1220"})],
+    )
+    assert host.exists(f"{hosts.DEVICES}/{NPU}"), "not before the reboot"
+    kernel.reboot()
+    serial = bytes.fromhex("0123456789abcdef")[::-1]
+    where = [bdf for bdf in host.list(hosts.DEVICES) if serial in host.read(hosts.attribute(bdf, "config"))]
+    assert where == ["0000:22:00.0"]
+    assert host.resolve(hosts.attribute("0000:22:00.0", "iommu_group")) == "/sys/kernel/iommu_groups/21"
+    assert hosts.text(host, hosts.attribute("0000:21:00.0", "device")) == "0x1220\n"
+    assert hosts.driver_of(host, "0000:23:00.0") == "rebellions"
+    kernel.reboot()
+    assert host.exists(f"{hosts.DEVICES}/0000:23:00.0"), "it stays so"
+
+
+def test_card_taken_out_is_gone_after_the_reboot(kernel: SimulatedKernel) -> None:
+    kernel.rebuild(remove=[NPU], groups={21: 20})
+    kernel.reboot()
+    assert not kernel.host().exists(f"{hosts.DEVICES}/{NPU}")
+    assert kernel.host().exists(f"/sys/kernel/iommu_groups/20/devices/{TWIN}")
+
+
+def test_bridge_moves_with_everything_below_it(kernel: SimulatedKernel) -> None:
+    kernel.rebuild(move={PORT: "0000:20:02.0"})
+    kernel.reboot()
+    assert kernel.host().resolve(f"{hosts.DEVICES}/{NPU}") == f"/sys/devices/pci0000:20/0000:20:02.0/{NPU}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"move": {NPU: TWIN}}, "stands twice"),
+        ({"remove": [NOBODY]}, NOBODY),
+        ({"remove": [PORT]}, "is no bridge"),
+        ({"move": {NPU: "nowhere"}}, "address"),
+    ],
+)
+def test_machine_that_does_not_hang_together_is_not_built(
+    kernel: SimulatedKernel, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        kernel.rebuild(**changes)
+    kernel.reboot()
+    assert kernel.host().exists(f"{hosts.DEVICES}/{NPU}")
 
 
 @shows("boot.new-boot-id", "boot.forgets-bindings", "boot.loads-modules-by-modalias")

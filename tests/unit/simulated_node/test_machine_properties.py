@@ -82,7 +82,7 @@ def act(machine: Machine, order: tuple[str, str, str], operation: int) -> None:
         case "add":
             found = next((device for device in DESCRIPTION.devices if device.address == subject), None)
             if found is not None:
-                hotplug.add(machine, found)
+                hotplug.add(machine, found, operation)
 
 
 def facts(machine: Machine, *, half_way: bool = False) -> Any:

@@ -103,10 +103,10 @@ def test_variant_driver_takes_its_device_only_by_override(kernel: SimulatedKerne
     host.load_module("mlx5_vfio_pci")
     host.write(f"{DRIVERS}/mlx5_core/unbind", VARIANT.encode())
     with hosts.refused("ENODEV"):
-        host.write(f"{DRIVERS}/mlx5-vfio-pci/bind", VARIANT.encode())
-    host.write(hosts.attribute(VARIANT, "driver_override"), b"mlx5-vfio-pci")
-    host.write(f"{DRIVERS}/mlx5-vfio-pci/bind", VARIANT.encode())
-    assert hosts.driver_of(host, VARIANT) == "mlx5-vfio-pci"
+        host.write(f"{DRIVERS}/mlx5_vfio_pci/bind", VARIANT.encode())
+    host.write(hosts.attribute(VARIANT, "driver_override"), b"mlx5_vfio_pci")
+    host.write(f"{DRIVERS}/mlx5_vfio_pci/bind", VARIANT.encode())
+    assert hosts.driver_of(host, VARIANT) == "mlx5_vfio_pci"
     assert host.exists("/dev/vfio/26")
 
 

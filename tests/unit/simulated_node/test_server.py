@@ -139,6 +139,27 @@ def test_hot_plug_and_reboot_by_control(machine: Served) -> None:
     assert not machine.host.exists(f"{hosts.DEVICES}/0000:2b:00.0")
 
 
+def test_rebuilding_and_rescan_by_control(machine: Served) -> None:
+    device = {"address": "0000:2b:00.0", "parent": PORT, "vendor": "1eff", "device": "1250", "class": "120000"}
+    machine.control.hot_add(device, announced=False)
+    assert not machine.host.exists(f"{hosts.DEVICES}/0000:2b:00.0")
+    machine.host.write("/sys/bus/pci/rescan", b"1")
+    assert hosts.driver_of(machine.host, "0000:2b:00.0") == "rebellions"
+    machine.control.rebuild(move={NPU: "0000:2c:00.0"}, groups={20: 60}, add=[device], remove=[TWIN])
+    machine.control.reboot()
+    names = machine.host.list(hosts.DEVICES)
+    assert {"0000:2b:00.0", "0000:2c:00.0"} <= set(names)
+    assert not {NPU, TWIN} & set(names)
+    assert machine.host.exists("/sys/kernel/iommu_groups/60/devices/0000:2c:00.0")
+
+
+def test_slow_and_dropped_by_control(machine: Served) -> None:
+    machine.control.block("remove:*", seconds=0.05)
+    machine.control.drop_events(2, silently=True)
+    machine.host.write(f"{DRIVERS}/rebellions/unbind", NPU.encode())
+    assert hosts.driver_of(machine.host, NPU) is None
+
+
 async def test_events_come_through_the_socket(machine: Served) -> None:
     host = machine.host
     async with host.events() as stream, asyncio.timeout(10):
@@ -190,6 +211,13 @@ async def test_listener_that_hangs_up_is_forgotten(common: Served) -> None:
         b'{"op": "control", "action": "open_device", "node": "/dev/rbln0", "pid": true}\n',
         b'{"op": "control", "action": "hot_add", "device": {"address": "x"}}\n',
         b'{"op": "control", "action": "fail_next", "pattern": "/sys/*", "errno": "ENONSENSE"}\n',
+        b'{"op": "read", "path": "/sys"}\n',
+        b'{"op": "control", "action": "rebuild", "move": []}\n',
+        b'{"op": "control", "action": "rebuild", "groups": {"x": "1"}}\n',
+        b'{"op": "control", "action": "rebuild", "add": [1]}\n',
+        b'{"op": "control", "action": "rebuild", "remove": ["0000:ff:1f.7"]}\n',
+        b'{"op": "control", "action": "block", "pattern": "*", "seconds": "long"}\n',
+        b'{"op": "control", "action": "requests"}\n',
         b"\xff\xfe\n",
         b"x" * (1 << 20),
     ],

@@ -389,6 +389,20 @@ def test_destroying_vfs_sleeps_at_the_one_that_a_vm_has(kernel: SimulatedKernel)
     assert hosts.text(host, NUMVFS) == "0\n"
 
 
+@shows("sriov.takes-its-time", "read.takes-device-lock")
+def test_making_vfs_may_take_long(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    hold = kernel.block(f"sriov:{PF}")
+    order = Sleeper(lambda: set_vfs(host, 2))
+    assert hold.wait_until_blocked()
+    assert there(host) == []
+    read = Sleeper(lambda: host.read(NUMVFS))
+    eventually(lambda: len(kernel.sleeping) == 2, every=0.005)
+    hold.release()
+    assert (order.result(), read.result()) == ("ok", "ok")
+    assert there(host) == list(VFS[:2])
+
+
 @allows("sriov.destroying-waits-for-vfio-user")
 def test_destroying_vfs_does_not_wait_for_a_vfio_driver_without_a_user(kernel: SimulatedKernel) -> None:
     set_vfs(kernel.host(), 2)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from simulated_node.kernel import PRIVATE, SimulatedKernel
+from simulated_node.kernel import SimulatedKernel
 from simulated_node.records import read_records
+from simulated_node.root import PRIVATE
 from tests.builders import hosts
 from tests.builders.hosts import DRIVERS, NPU, TWIN, Sleeper
 from tests.builders.kernel_rules import allows, shows
