@@ -41,6 +41,8 @@ def test_both_cards_offer_seven_functions_and_start_without(lab: Lab, role: str)
 def test_groups_are_as_the_roles_say(lab: Lab) -> None:
     assert group(lab["shared_a"]) == {lab["shared_a"], lab["shared_b"], lab["shared_bridge"]}
     assert group(lab["route_nic"]) == {lab["route_nic"], lab["beside_route"]}
+    port = (PCI / lab["below_port"]).resolve().parent.name
+    assert group(lab["below_port"]) == {lab["below_port"], port}
     for alone in ("pf", "other_pf", "twin_a", "twin_b", "disk", "display"):
         assert group(lab[alone]) == {lab[alone]}
 

@@ -7,11 +7,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.kernel.lab.errors import LabError
 from tests.kernel.lab.extra_modules import ensure_modules
 from tests.kernel.lab.kernel_packages import install_tools, prepare
 from tests.kernel.lab.run import LabRun
+from tests.kernel.lab.run_directory import RUNS
 from tests.kernel.lab.watch import tail
 
 BOOT_SECONDS = 600.0
@@ -39,6 +41,9 @@ def parser() -> argparse.ArgumentParser:
         "/state and /results. NPUFLEET_LAB_ACCEL=tcg|kvm|auto chooses how it is run.",
     )
     boot.add_argument("--seconds", type=float, default=BOOT_SECONDS, help="deadline for COMMAND (default: %(default)g)")
+    boot.add_argument(
+        "--logs", type=Path, default=RUNS, help="where the run's directory is made (default: %(default)s)"
+    )
     boot.add_argument("words", nargs="*", metavar="COMMAND", help="after --: what to run in the guest")
     return top
 
@@ -54,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tree = ensure_modules(prepare())
             print(json.dumps({"modules": str(tree.modules), "built": [str(path) for path in tree.built]}, indent=2))
             return 0
-        return boot_guest(options.words, options.seconds)
+        return boot_guest(options.words, options.seconds, options.logs)
     except LabError as error:
         print(f"npufleet: {error}", file=sys.stderr)
         return 1
@@ -62,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def boot_guest(words: Sequence[str], seconds: float) -> int:
+def boot_guest(words: Sequence[str], seconds: float, logs: Path) -> int:
     """Run the words, or a shell, in the guest; the exit status is theirs. Raises LabError when there was none."""
     interactive = not words
-    run = LabRun()
+    run = LabRun(logs)
     try:
         directory = run.prepare_boot(1, words or SHELL, interactive=interactive)
         print(f"npufleet: booting {run.summary}", file=sys.stderr)

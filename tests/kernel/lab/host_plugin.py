@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from _pytest.capture import CaptureManager
@@ -95,8 +95,7 @@ class KernelLab:
             self.unusable = str(error)
         if self.unusable is not None:
             return [failed_report(item, "setup", f"the kernel lab cannot run: {self.unusable}")]
-        hook = self.config.hook.pytest_report_from_serializable
-        reports: list[pytest.TestReport] = [hook(config=self.config, data=data) for data in boot.reports(item.nodeid)]
+        reports = [replayed(self.config, data) for data in boot.reports(item.nodeid)]
         if item.nodeid not in boot.watch.finished:
             reports.append(failed_report(item, missing_phase(reports), self._why_missing(item, boot)))
         return reports
@@ -132,6 +131,13 @@ class KernelLab:
         fixed = ["-p", "no:cacheprovider", *PLUGINS, "-v", f"--rootdir={self.config.rootpath}"]
         passed_on = [f"--tb={self.config.option.tbstyle}", *(["-l"] if self.config.option.showlocals else [])]
         return [*python, *fixed, *passed_on, "--", *files]
+
+
+def replayed(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
+    """The report that the guest sent. JSON has no tuples, and pytest looks for one in a skip's reason."""
+    if isinstance(data["longrepr"], list):
+        data = data | {"longrepr": tuple(data["longrepr"])}
+    return cast(pytest.TestReport, config.hook.pytest_report_from_serializable(config=config, data=data))
 
 
 def missing_phase(reports: Sequence[pytest.TestReport]) -> str:

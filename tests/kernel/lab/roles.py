@@ -46,7 +46,14 @@ ROLES: Mapping[str, Role] = {
     )
 }
 # QEMU ids of the ports; a device's QEMU id is its role's name.
-PORTS = {0x08: "port_pf", 0x09: "port_other_pf", 0x0A: "port_shared", 0x0B: "port_disk", 0x0C: "empty_port", 0x0D: "open_port"}
+PORTS = {
+    0x08: "port_pf",
+    0x09: "port_other_pf",
+    0x0A: "port_shared",
+    0x0B: "port_disk",
+    0x0C: "empty_port",
+    0x0D: "open_port",
+}
 WITHOUT_ACS = frozenset({"open_port"})
 
 VF_TOTAL = 7
