@@ -238,7 +238,7 @@ class DeviceReport(Model):
 
 
 class BoundDevice(DeviceReport):
-    """What the binder says of one device."""
+    """What the binder says of one device, and of its virtual functions where VMs get them instead of it."""
 
     former_driver: Annotated[
         KernelDriverNameOrEmpty | None,
@@ -249,6 +249,18 @@ class BoundDevice(DeviceReport):
             )
         ),
     ] = None
+    virtual_functions: Annotated[
+        tuple[DeviceReport, ...],
+        Field(
+            max_length=256,
+            description=(
+                "Its plain virtual functions, by address, where they go to VMs instead of it; it is `Ready` when each "
+                "of them is."
+            ),
+            json_schema_extra=ATOMIC_LIST,
+        ),
+        _BY_ADDRESS,
+    ] = ()
 
 
 class Bindings(Report):

@@ -129,8 +129,9 @@ class Observer:
                 devices[address] = replace(devices[address], faults=faults)
 
     def _close(self, devices: Mapping[str, PCIDevice], groups: IOMMUGroups, named: Collection[str]) -> set[str]:
-        """Devices of interest, named ones, and all that share a group with one."""
+        """Devices of interest, named ones, their virtual functions, and all that share a group with one."""
         close = set(named) | {address for address, device in devices.items() if self._of_interest(device)}
+        close |= {function for address in close & devices.keys() for function in devices[address].virtual_functions}
         for address in tuple(close):
             if address in devices:
                 close.update(groups.of(devices[address].iommu_group))

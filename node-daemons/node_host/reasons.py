@@ -12,6 +12,7 @@ class Reason(StrEnum):
     NATIVE_DRIVER = "NativeDriver"
     LEFT_ALONE = "LeftAlone"
     COMPANION = "Companion"
+    FUNCTIONS_BOUND = "FunctionsBound"
     # Pending
     BINDING = "Binding"
     RESTORING = "Restoring"
@@ -38,10 +39,13 @@ class Reason(StrEnum):
     BRIDGE = "Bridge"
     GROUP_LOCKED = "GroupLocked"
     JOURNAL_UNREADABLE = "JournalUnreadable"
-    NOT_SUPPORTED = "NotSupported"
+    NO_SRIOV = "NoSRIOV"
+    TOO_MANY_FUNCTIONS = "TooManyFunctions"
+    FUNCTIONS_OF_OTHERS = "FunctionsOfOthers"
     CHANGED = "Changed"
     # Failed
     BIND_FAILED = "BindFailed"
+    FUNCTIONS_FAILED = "FunctionsFailed"
     RESTORE_FAILED = "RestoreFailed"
     VERIFY_FAILED = "VerifyFailed"
     WRITE_STUCK = "WriteStuck"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from crds.models.node_state import DeviceUser, Veto, VetoReason
+from crds.models.node_state import DeviceUser, UseKind, Veto, VetoReason
 from node_host.acting.locks import lock_names
 from node_host.evidence.publication import Published
 from node_host.evidence.usage import in_use_text
@@ -76,6 +76,42 @@ class HostView:
 
     def untouchable(self, address: str) -> Obstacle | None:
         """Why the device may not be changed now; None when it is known, free and not needed by the host."""
+        obstacle = self._needed(address)
+        if obstacle is not None:
+            return obstacle
+        used = self.in_use(address)
+        return None if used is None else Obstacle(Reason.IN_USE, used)
+
+    def card_untouchable(self, address: str) -> Obstacle | None:
+        """Why the number of a card's virtual functions may not be changed now; None when it and all of them are free.
+
+        Virtual functions that nobody uses do not count as use of the card.
+        """
+        obstacle = self._needed(address)
+        if obstacle is not None:
+            return obstacle
+        for function in self.devices[address].virtual_functions:
+            obstacle = self._needed(function)
+            if obstacle is not None:
+                return Obstacle(obstacle.reason, f"{function}: {obstacle.message}")
+        used = self.card_in_use(address)
+        return None if used is None else Obstacle(Reason.IN_USE, used)
+
+    def card_in_use(self, address: str) -> str | None:
+        """`in use by …` of a card or one of its virtual functions, or None."""
+        device = self.devices.get(address)
+        if device is None or address not in self.users:
+            return self.in_use(address)
+        others = tuple(user for user in self.users[address] if user.kind is not UseKind.VIRTUAL_FUNCTIONS)
+        if others:
+            return f"in use by {in_use_text(others)}"
+        for function in device.virtual_functions:
+            used = self.in_use(function)
+            if used is not None:
+                return f"{used}, through its virtual function {function}"
+        return None
+
+    def _needed(self, address: str) -> Obstacle | None:
         absent = self.absence(address)
         if absent is not None:
             return absent
@@ -85,10 +121,7 @@ class HostView:
         if vetoes:
             return Obstacle(_veto_reason(vetoes), f"the host needs it: {'; '.join(veto.message for veto in vetoes)}")
         published = self.published.obstacle(address)
-        if published is not None:
-            return Obstacle(Reason.PUBLISHED, published)
-        used = self.in_use(address)
-        return None if used is None else Obstacle(Reason.IN_USE, used)
+        return None if published is None else Obstacle(Reason.PUBLISHED, published)
 
     def in_use(self, address: str) -> str | None:
         """`in use by …`, or None. A device that is not there is used by nobody, one that was not looked at may be."""

@@ -19,6 +19,8 @@ _SHORT: Final = frozenset({Reason.GROUP_LOCKED, Reason.CHANGED})
 _REMEMBERED: Final = frozenset(
     {
         Reason.BIND_FAILED,
+        Reason.FUNCTIONS_FAILED,
+        Reason.NO_SRIOV,
         Reason.RESTORE_FAILED,
         Reason.VERIFY_FAILED,
         Reason.INTERNAL_ERROR,

@@ -1,15 +1,23 @@
 """One pass of the VFIO binder: look, plan, act, look again, report. The host alone is asked, never an old status."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import random
-from typing import Final
+from typing import Final, TypeVar
 
 from crds.catalogue import Catalogue
-from crds.models.node_state import Bindings, DeviceState, Inventory, NodeStateSpec, NodeStateStatus
-from node_host.acting.actions import Bind, Outcome, Result
+from crds.models.node_state import (
+    Bindings,
+    BoundDevice,
+    DeviceReport,
+    DeviceState,
+    Inventory,
+    NodeStateSpec,
+    NodeStateStatus,
+)
+from node_host.acting.actions import Action, Bind, JournalAction, MakeFunctions, Outcome, Result
 from node_host.acting.bounded_write import BoundedWriter
 from node_host.acting.executor import Executor
 from node_host.acting.journal import Journal, JournalState
@@ -19,14 +27,17 @@ from node_host.observer import Observer
 from node_host.reasons import Reason
 from node_host.view import HostView
 from vfio_binder.attempts import Attempts
+from vfio_binder.cards import with_parts
 from vfio_binder.drift import DriftGuard
 from vfio_binder.plan import Plan, plan
 from vfio_binder.report import bindings, inventory
 from vfio_binder.selection import is_accelerator, node_patterns
 
+R = TypeVar("R", bound=DeviceReport)
+
 COMPONENT: Final = "npufleet-vfio-binder"
-_ROUNDS: Final = 4
-_IN_PLACE: Final = frozenset({Reason.BOUND, Reason.ADOPTED, Reason.COMPANION})
+_ROUNDS: Final = 5
+_IN_PLACE: Final = frozenset({Reason.BOUND, Reason.ADOPTED, Reason.COMPANION, Reason.FUNCTIONS_BOUND})
 _SETTLED: Final = frozenset({DeviceState.READY, DeviceState.RELEASED})
 _NO_STATUS: Final = NodeStateStatus()
 
@@ -66,6 +77,14 @@ class _Look:
 async def _keep(under_way: Pass) -> NodeStateStatus | None:
     """Nobody is told of a pass under way, so the status stands as it was."""
     return None
+
+
+def _goes_on(done: Sequence[Outcome], new: Collection[Action | JournalAction]) -> bool:
+    """Whether another round may get further: something was done, or there is something new to do with other devices."""
+    failed = {outcome.address for outcome in done if outcome.result is not Result.DONE}
+    if any(outcome.result is Result.DONE for outcome in done):
+        return True
+    return bool(new) and all(step.address not in failed for step in new)
 
 
 class Binder:
@@ -129,10 +148,11 @@ class Binder:
         for _ in range(_ROUNDS):
             if look.plan.is_empty or self._stopping():
                 break
+            tried = look.plan.steps
             done = await self._act(look)
             outcomes += done
             look = await self._look(orders)
-            if not any(outcome.result is Result.DONE for outcome in done):
+            if not _goes_on(done, look.plan.steps - tried):
                 break
         self._remember(orders, look)
         return self._pass(orders, look, planned, tuple(outcomes))
@@ -173,11 +193,12 @@ class Binder:
         now = self._clock()
         self._attempts.record(outcomes, now)
         done = {outcome.address for outcome in outcomes if outcome.result is Result.DONE}
-        self._drift.bound((act.address for act in made.actions if isinstance(act, Bind) and act.address in done), now)
+        acts = [act for act in made.actions if isinstance(act, Bind | MakeFunctions) and act.address in done]
+        self._drift.bound((act.address for act in acts), now)
         return outcomes
 
     def _remember(self, orders: Orders, look: _Look) -> None:
-        reports = look.plan.reports
+        reports = tuple(look.plan.every_report)
         unsettled = {report.address for report in reports if report.state not in _SETTLED}
         self._attempts.keep(unsettled | {note.address for note in look.plan.notes})
         self._drift.no_longer_wanted(self._named(orders, look.journal))
@@ -192,7 +213,7 @@ class Binder:
             inventory=inventory(
                 look.view,
                 self._catalogue,
-                named=[entry.address for entry in orders.spec.devices] if orders.spec else (),
+                named=self._listed(orders, look),
                 generation=orders.generation,
                 now=now,
                 former=orders.status.inventory,
@@ -214,15 +235,27 @@ class Binder:
         """
         last = self._attempts.last()
         noted = {note.address for note in made.notes}
-        reports = tuple(
-            report.model_copy(
-                update={"state": last[report.address].state, "reason": failed.reason, "message": failed.message[:1024]}
-            )
-            if (report.state is DeviceState.PENDING or report.address in noted) and (failed := last.get(report.address))
-            else report
-            for report in made.reports
-        )
-        return replace(made, reports=reports)
+
+        def shown(report: R) -> R:
+            failed = last.get(report.address)
+            if failed is None or not (report.state is DeviceState.PENDING or report.address in noted):
+                return report
+            update = {"state": failed.state, "reason": failed.reason, "message": failed.message[:1024]}
+            return report.model_copy(update=update)
+
+        def with_functions(report: BoundDevice) -> BoundDevice:
+            parts = [shown(part) for part in report.virtual_functions]
+            return with_parts(report, parts) if parts else report
+
+        return replace(made, reports=tuple(with_functions(shown(report)) for report in made.reports))
+
+    @staticmethod
+    def _listed(orders: Orders, look: _Look) -> set[str]:
+        """Devices that the inventory lists whatever they are: ordered ones, and orphans, which are to be ordered."""
+        ordered = {entry.address for entry in orders.spec.devices} if orders.spec else set()
+        orphans = {report.address for report in look.plan.reports if report.reason == Reason.ORPHANED}
+        parts = {part.address for report in look.plan.reports for part in report.virtual_functions}
+        return ordered | orphans | parts
 
     @staticmethod
     def _named(orders: Orders, journal: JournalState) -> set[str]:

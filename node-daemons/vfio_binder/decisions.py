@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from crds.models.modes import Mode, OnRelease
-from crds.models.node_state import BoundDevice, DeviceState
+from crds.models.node_state import BoundDevice, DeviceState, Intent
 from node_host.acting.actions import Action, Forget, JournalAction, Remember, Return
 from node_host.acting.journal import JournalEntry
 from node_host.pci.vfio_drivers import is_vfio_driver
@@ -24,6 +24,8 @@ class Decision:
 
 def decide(situation: Situation, address: str) -> Decision:
     """A device that is not ordered to VFIO: ordered otherwise, or only known from the journal."""
+    if situation.is_part(address):
+        return _part(situation, address)
     match situation.want(address):
         case Want.NATIVE:
             return _native(situation, address)
@@ -54,14 +56,14 @@ def _native(situation: Situation, address: str) -> Decision:
     view = situation.view
     absent = view.absence(address)
     if absent is not None:
-        note = _forget_gone(situation, address)
+        note = forget_gone(situation, address)
         return Decision(situation.report_block(address, blocked(absent.reason, absent.message)), note=note)
     wrong = situation.identity_block(address)
     if wrong is not None:
         return Decision(situation.report_block(address, wrong))
     entry = situation.ours(address)
     if entry is not None and not returned_already(view.devices[address], entry):
-        return _give_back(situation, address, entry)
+        return give_back(situation, address, entry)
     note = None if entry is None else Forget(address, "it is on its own driver again")
     return Decision(_native_report(situation, address), note=note)
 
@@ -106,7 +108,7 @@ def _release(situation: Situation, address: str) -> Decision:
     entry = situation.ours(address)
     released = situation.report(address, DeviceState.RELEASED, Reason.RELEASED)
     if situation.view.is_gone(address):
-        return Decision(released, note=_forget_gone(situation, address))
+        return Decision(released, note=forget_gone(situation, address))
     absent = situation.view.absence(address)
     if absent is not None:
         return Decision(situation.report_block(address, blocked(absent.reason, absent.message)))
@@ -120,7 +122,15 @@ def _release(situation: Situation, address: str) -> Decision:
         note = None if entry.companion_of == needers else Remember(address, situation.new_entry(address, needers))
         text = f"released; stays on {entry.bound_driver} as companion of {', '.join(needers)}"
         return Decision(situation.report(address, DeviceState.RELEASED, Reason.COMPANION, text), note=note)
-    return _give_back(situation, address, entry)
+    return give_back(situation, address, entry)
+
+
+def _part(situation: Situation, address: str) -> Decision:
+    """A virtual function that npufleet made: it goes with its card's number, and is left when the card is."""
+    card = situation.entries.get(situation.view.devices[address].physical_function or "")
+    is_left = card is not None and card.intent is Intent.RELEASE and card.on_release is OnRelease.LEAVE
+    is_known = is_left and situation.ours(address) is not None
+    return Decision(note=Forget(address, "left as it is on release") if is_known else None)
 
 
 def _unordered(situation: Situation, address: str) -> Decision:
@@ -141,10 +151,10 @@ def _unordered(situation: Situation, address: str) -> Decision:
             return Decision(situation.report(address, DeviceState.PENDING, Reason.BINDING, text))
         text = f"on {entry.bound_driver} for {', '.join(needers)}"
         return Decision(situation.report(address, DeviceState.READY, Reason.COMPANION, text))
-    return _give_back(situation, address, entry)
+    return give_back(situation, address, entry)
 
 
-def _give_back(situation: Situation, address: str, entry: JournalEntry) -> Decision:
+def give_back(situation: Situation, address: str, entry: JournalEntry) -> Decision:
     """Back to the driver that it had; the entry alone goes when that is so already."""
     absent = situation.view.absence(address)
     if absent is not None:
@@ -162,7 +172,7 @@ def _give_back(situation: Situation, address: str, entry: JournalEntry) -> Decis
     return Decision(pending, action=Return(address, device.driver, entry))
 
 
-def _forget_gone(situation: Situation, address: str) -> Forget | None:
+def forget_gone(situation: Situation, address: str) -> Forget | None:
     is_known = address in situation.journal.entries
     return Forget(address, "the device is gone") if is_known and situation.view.is_gone(address) else None
 

@@ -60,8 +60,6 @@ class _Group:
         if wrong is not None:
             return wrong
         order = situation.passthrough(address)
-        if order.virtual_functions is not None:
-            return blocked(Reason.NOT_SUPPORTED, "passthrough.virtualFunctions is not supported yet: leave it out")
         if order.driver != AUTO and not is_vfio_driver(order.driver):
             return blocked(Reason.DRIVER_MISSING, f"passthrough.driver {order.driver} is no VFIO driver; use Auto")
         driver = situation.view.devices[address].driver
@@ -92,7 +90,10 @@ class _Group:
     def _take_companion(self, address: str, device: PCIDevice, able: tuple[str, ...], *, binds: bool) -> None:
         situation = self._situation
         ordered = situation.want(address)
-        if ordered in (Want.NATIVE, Want.HOLD):
+        if ordered is Want.FUNCTIONS:
+            text = f"{address} stays with the host for its virtual functions, and shares the IOMMU group"
+            block = blocked(Reason.COMPANION_MANAGED, text)
+        elif ordered in (Want.NATIVE, Want.HOLD):
             entry = situation.entries[address]
             what = f"ordered {entry.mode}" if ordered is Want.NATIVE else "held"
             by = f"{what} by policy {entry.decided_by.policy}, rule {entry.decided_by.rule}"

@@ -34,7 +34,8 @@ class BinderMetrics:
 
     def show(self, reports: Iterable[BoundDevice]) -> None:
         """The devices as they are now; series of other states go away."""
-        now = {(report.address, str(report.state), report.reason) for report in reports}
+        every = (one for report in reports for one in (report, *report.virtual_functions))
+        now = {(report.address, str(report.state), report.reason) for report in every}
         for labels in self._shown - now:
             self._states.remove(*labels)
         for labels in now:

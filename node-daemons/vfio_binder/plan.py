@@ -5,16 +5,17 @@ device that is in use, needed by the host, another one than ordered, or in no or
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from crds.models.node_state import MAX_DEVICES, BoundDevice, DeviceState, NodeStateSpec
-from node_host.acting.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome
+from crds.models.node_state import MAX_DEVICES, BoundDevice, DeviceReport, DeviceState, NodeStateSpec
+from node_host.acting.actions import Action, Bind, CardAction, Forget, GroupPlan, JournalAction, Outcome, Return
 from node_host.acting.journal import JournalState
 from node_host.reasons import Reason
 from node_host.view import HostView
+from vfio_binder.cards import decide_card, is_card, orders_of_functions, with_parts
 from vfio_binder.decisions import Decision, decide
 from vfio_binder.group_plan import decide_group
 from vfio_binder.situation import Situation, Want
@@ -45,6 +46,18 @@ class Plan:
         """All actions on devices."""
         return tuple(action for group in self.groups for action in group.actions)
 
+    @property
+    def steps(self) -> frozenset[Action | JournalAction]:
+        """Everything that there is to do."""
+        return frozenset((*self.actions, *self.notes))
+
+    @property
+    def every_report(self) -> Iterator[DeviceReport]:
+        """The reports, and those of virtual functions that stand in them."""
+        for report in self.reports:
+            yield report
+            yield from report.virtual_functions
+
 
 def plan(
     desired: NodeStateSpec | None,
@@ -69,7 +82,8 @@ def plan(
     if held is not None:
         reports = (situation.report(address, DeviceState.PENDING, Reason.HELD, held) for address in sorted(entries))
         return Plan(reports=tuple(reports), held=held)
-    return _assembled(situation, _decisions(situation))
+    situation = replace(situation, entries={**entries, **orders_of_functions(situation)})
+    return _assembled(situation, _decisions(situation), entries.keys())
 
 
 def _held(desired: NodeStateSpec | None, node_uid: str | None) -> str | None:
@@ -88,29 +102,43 @@ def _decisions(situation: Situation) -> dict[str, Decision]:
     for address in known:
         if situation.want(address) is Want.VFIO and address not in decisions:
             decisions |= decide_group(situation, situation.view.members(address))
+    cards = [address for address in known if is_card(situation, address)]
     for address in known:
-        if address not in decisions:
+        if address not in decisions and address not in cards:
             decisions[address] = decide(situation, address)
+    for address in cards:
+        decisions[address] = decide_card(situation, address, _parts(situation, decisions, address))
     return decisions
 
 
-def _assembled(situation: Situation, decisions: Mapping[str, Decision]) -> Plan:
+def _parts(situation: Situation, decisions: Mapping[str, Decision], card: str) -> dict[str, Decision]:
+    """The decisions on the virtual functions of a card that stand under orders."""
+    device = situation.view.devices.get(card)
+    functions = device.virtual_functions if device else ()
+    return {function: decisions[function] for function in functions if function in situation.entries}
+
+
+def _assembled(situation: Situation, decisions: Mapping[str, Decision], named: Collection[str]) -> Plan:
+    """``named`` are the devices that orders name; virtual functions without are told of with their card."""
     view = situation.view
     by_group: dict[tuple[str, ...], list[Action]] = defaultdict(list)
-    notes = []
+    cards, notes = [], []
     for address in sorted(decisions):
         decision = decisions[address]
-        if decision.action is not None:
+        if decision.action is not None and not isinstance(decision.action, Bind | Return):
+            cards.append(_card(view, decision.action))
+        elif decision.action is not None:
             by_group[view.members(address)].append(decision.action)
         if decision.note is not None:
             notes.append(decision.note)
         elif decision.action is None and _is_stale(situation, address):
             notes.append(Forget(address, "its entry is of another boot or of another device"))
-    ordered = [decisions[address].report for address in sorted(decisions) if address in situation.entries]
-    others = [decisions[address].report for address in sorted(decisions) if address not in situation.entries]
+    told = {address: _told(situation, decisions, address) for address in sorted(decisions)}
+    ordered = [told[address] for address in told if address in named]
+    others = [told[address] for address in told if address not in situation.entries]
     reports = [report for report in (*ordered, *others) if report is not None][:MAX_DEVICES]
     return Plan(
-        groups=tuple(_group(view, members, actions) for members, actions in by_group.items()),
+        groups=(*(_group(view, members, actions) for members, actions in by_group.items()), *cards),
         notes=tuple(notes),
         reports=tuple(sorted(reports, key=lambda report: report.address)),
     )
@@ -119,7 +147,7 @@ def _assembled(situation: Situation, decisions: Mapping[str, Decision]) -> Plan:
 def _is_stale(situation: Situation, address: str) -> bool:
     """Whether the journal's entry says nothing about the device that is there now."""
     is_known = address in situation.view.devices or situation.view.is_gone(address)
-    return is_known and address in situation.journal.entries and situation.ours(address) is None
+    return is_known and address in situation.journal.entries and situation.remembered(address) is None
 
 
 def _group(view: HostView, members: tuple[str, ...], actions: list[Action]) -> GroupPlan:
@@ -129,6 +157,23 @@ def _group(view: HostView, members: tuple[str, ...], actions: list[Action]) -> G
     group = view.devices[actions[0].address].iommu_group
     key = locks[0] if group is None else f"group-{group}"
     return GroupPlan(key, locks, members, tuple(ordered))
+
+
+def _card(view: HostView, action: CardAction) -> GroupPlan:
+    """A card with its virtual functions: they come and go in IOMMU groups of their own."""
+    ours = (action.address, *action.functions)
+    locks = tuple(sorted({lock for address in ours for lock in view.locks(address)}))
+    members = tuple(sorted({member for address in ours for member in view.members(address)}))
+    return GroupPlan(f"pf-{action.address}", locks, members, (action,))
+
+
+def _told(situation: Situation, decisions: Mapping[str, Decision], address: str) -> BoundDevice | None:
+    report = decisions[address].report
+    if report is None:
+        return None
+    parts = _parts(situation, decisions, address).values()
+    reports = [part.report for part in parts if part.report is not None]
+    return with_parts(report, reports) if reports else report
 
 
 def _rank(action: Action) -> int:

@@ -22,6 +22,8 @@ class Want(Enum):
     """What the orders say of a device."""
 
     VFIO = auto()
+    # Itself with the host; virtual functions that it is to have, or has from npufleet and is not to have.
+    FUNCTIONS = auto()
     NATIVE = auto()
     HOLD = auto()
     RELEASE = auto()
@@ -69,6 +71,8 @@ class Situation:
             return Want.HOLD
         if entry.intent is Intent.RELEASE:
             return Want.RELEASE
+        if wanted_functions(entry) is not None or self.card(address) is not None:
+            return Want.FUNCTIONS
         return Want.VFIO if entry.mode is Mode.PASSTHROUGH else Want.NATIVE
 
     def passthrough(self, address: str) -> Passthrough:
@@ -80,6 +84,22 @@ class Situation:
         return self.passthrough(address).companions is Companions.BIND
 
     def ours(self, address: str) -> JournalEntry | None:
+        """The journal's entry of a device that npufleet moved itself, in this boot."""
+        entry = self.remembered(address)
+        return None if entry is None or entry.functions is not None else entry
+
+    def card(self, address: str) -> JournalEntry | None:
+        """The journal's entry of a card whose virtual functions npufleet made, in this boot."""
+        entry = self.remembered(address)
+        return None if entry is None or entry.functions is None else entry
+
+    def is_part(self, address: str) -> bool:
+        """Whether it is a virtual function that npufleet made and that no order speaks of."""
+        device = self.view.devices.get(address)
+        owner = device.physical_function if device else None
+        return owner is not None and address not in self.entries and self.card(owner) is not None
+
+    def remembered(self, address: str) -> JournalEntry | None:
         """The journal's entry when it speaks of this boot and of this very device."""
         entry = self.journal.entries.get(address)
         if entry is None or entry.boot_id != self.view.boot_id:
@@ -90,15 +110,17 @@ class Situation:
         return entry
 
     def doubt(self, address: str) -> Block | None:
-        """A device on, or pinned to, a VFIO driver that a journal with a problem does not name: it is not known who did
-        that, nor which driver it had before."""
+        """A device on, or pinned to, a VFIO driver, or with virtual functions, that a journal with a problem does not
+        name: it is not known who did that, nor what it had before."""
         device = self.view.devices.get(address)
-        if self.journal.problem is None or device is None or self.ours(address) is not None:
+        if self.journal.problem is None or device is None or self.remembered(address) is not None:
             return None
         if is_vfio_driver(device.driver):
             what = f"it is on {device.driver}, and whether npufleet put it there"
         elif is_vfio_driver(device.driver_override):
             what = f"it has driver_override {device.driver_override}, and whether npufleet set it"
+        elif device.num_vfs:
+            what = f"it has {device.num_vfs} virtual functions, and whether npufleet made them"
         else:
             return None
         return blocked(Reason.JOURNAL_UNREADABLE, f"{what} is not known: {self.journal.problem}")
@@ -149,16 +171,38 @@ class Situation:
     def write_block(self, address: str) -> Block | None:
         """Why nothing may be written to the device now."""
         obstacle = self.view.untouchable(address)
-        if obstacle is not None:
-            return _of(obstacle)
-        for lock in self.view.locks(address):
-            if lock in self.stuck:
-                return self._moved(address, Reason.WRITE_STUCK, self.stuck[lock])
+        return self.retry_block(address) if obstacle is None else _of(obstacle)
+
+    def card_write_block(self, address: str) -> Block | None:
+        """Why the number of its virtual functions may not be changed now."""
+        obstacle = self.view.card_untouchable(address)
+        return self.retry_block(address) if obstacle is None else _of(obstacle)
+
+    def retry_block(self, address: str) -> Block | None:
+        """Whether a write to it hangs, or the last attempt failed a short time ago."""
+        device = self.view.devices.get(address)
+        for one in (address, *(device.virtual_functions if device else ())):
+            for lock in self.view.locks(one):
+                if lock in self.stuck:
+                    return self._moved(address, Reason.WRITE_STUCK, self.stuck[lock])
         attempt = self.attempts.get(address)
         return None if attempt is None else Block(attempt.state, attempt.reason, attempt.message)
 
     def bind_block(self, address: str) -> Block | None:
         """Why the device may not be given to a VFIO driver now."""
+        return self._change_block(address) or self.doubt(address) or self.write_block(address) or self._drift(address)
+
+    def card_block(self, address: str) -> Block | None:
+        """Why virtual functions may not be made for VMs now."""
+        return (
+            self._change_block(address) or self.doubt(address) or self.card_write_block(address) or self._drift(address)
+        )
+
+    def _drift(self, address: str) -> Block | None:
+        text = self.drifting.get(address)
+        return None if text is None else Block(DeviceState.FAILED, Reason.DRIFT_LOOP, text)
+
+    def _change_block(self, address: str) -> Block | None:
         absent = self.absent(address)
         if absent is not None:
             return absent
@@ -171,12 +215,7 @@ class Situation:
             return blocked(Reason.DEVICE_UNREADABLE, f"its IOMMU group cannot be read: {fault}")
         if not self.journal.writable:
             return blocked(Reason.JOURNAL_UNREADABLE, f"nothing is changed without a journal: {self.journal.problem}")
-        found = self.doubt(address) or self.write_block(address)
-        if found is not None:
-            return found
-        return (
-            Block(DeviceState.FAILED, Reason.DRIFT_LOOP, self.drifting[address]) if address in self.drifting else None
-        )
+        return None
 
     def absent(self, address: str) -> Block | None:
         """Why nothing is known of the device, or None. One that was bound and is gone has failed."""
@@ -189,7 +228,7 @@ class Situation:
 
     def _moved(self, address: str, reason: Reason, message: str) -> Block:
         """Failed where the device was written to, which the journal knows; Blocked where it was not."""
-        return Block(DeviceState.BLOCKED if self.ours(address) is None else DeviceState.FAILED, reason, message)
+        return Block(DeviceState.BLOCKED if self.remembered(address) is None else DeviceState.FAILED, reason, message)
 
     def new_entry(self, address: str, companion_of: tuple[str, ...] = ()) -> JournalEntry:
         """What to remember of a device before it is bound; what is remembered already stays."""
@@ -209,7 +248,7 @@ class Situation:
     def report(self, address: str, state: DeviceState, reason: Reason, message: str = "") -> BoundDevice:
         """The report of a device, with the driver that it had before npufleet changed it."""
         fields = {"message": message[:_TEXT]} if message else {}
-        known = self.ours(address)
+        known = self.remembered(address)
         if known is not None:
             return BoundDevice(address=address, state=state, reason=reason, former_driver=known.former_driver, **fields)
         return BoundDevice(address=address, state=state, reason=reason, **fields)
@@ -217,6 +256,13 @@ class Situation:
     def report_block(self, address: str, block: Block) -> BoundDevice:
         """The report of a device that is not where it should be."""
         return self.report(address, block.state, block.reason, block.message)
+
+
+def wanted_functions(entry: DesiredDevice | None) -> int | None:
+    """How many virtual functions an order wants of its device, None when it wants the device itself."""
+    if entry is None or entry.mode is not Mode.PASSTHROUGH or entry.passthrough is None:
+        return None
+    return entry.passthrough.virtual_functions
 
 
 def blocked(reason: Reason, message: str) -> Block:

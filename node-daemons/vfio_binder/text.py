@@ -45,6 +45,8 @@ def _lines(done: Pass, dry_run: bool) -> Iterator[str]:
         yield "Devices:"
     for report in done.bindings.devices:
         yield f"  {report.address}  {report.state}  {report.reason}{_tail(report.message)}"
+        for part in report.virtual_functions:
+            yield f"    {part.address}  {part.state}  {part.reason}{_tail(part.message)}"
 
 
 def _journal_problem(done: Pass) -> str | None:

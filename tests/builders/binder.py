@@ -23,6 +23,8 @@ NODE_UID = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
 NPU = "0000:23:00.0"
 TWIN = "0000:24:00.0"
 
+# Attributes of a device itself; what is written to a driver names the device.
+_OF_DEVICES = frozenset({"driver_override", "sriov_numvfs", "sriov_drivers_autoprobe"})
 _ROOT = {"source": "vda1", "point": "/"}
 
 
@@ -214,7 +216,7 @@ class Bench:
         found = set()
         for path, data in self.sysfs_writes:
             owner, _, attribute = path.rpartition("/")
-            found.add(owner if attribute == "driver_override" else data)
+            found.add(owner if attribute in _OF_DEVICES else data)
         return found
 
     def driver(self, address: str = NPU) -> str | None:

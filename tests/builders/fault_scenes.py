@@ -24,10 +24,12 @@ from tests.builders.strikes import Crash, Kind, Step, Strike, Struck, StruckHost
 from vfio_binder.binder import Pass
 
 CARD, AUDIO = "0000:25:00.0", "0000:25:00.1"
+SRIOV_CARD = "0000:61:00.0"
 BYSTANDER, STRANGER = "0000:2a:00.0", "0000:2b:00.0"
 
 Entry = dict[str, Any]
-Place = tuple[str | None, str]  # driver and driver_override
+# Driver and driver_override; number of virtual functions and sriov_drivers_autoprobe, empty where there are none.
+Place = tuple[str | None, str, str, str]
 
 
 def card(**more: Any) -> Entry:
@@ -35,11 +37,24 @@ def card(**more: Any) -> Entry:
     return order(CARD, vendor="10de", device="26b1", **more)
 
 
+def sriov_card(**more: Any) -> Entry:
+    """A network card with up to 7 virtual functions, on driver igb after boot."""
+    facts = {"vendor": "8086", "device": "10c9", "class": "020000", "sriovTotalVFs": 7}
+    return {**npu(SRIOV_CARD, 30), **facts, "virtualFunctions": {"device": "10ca"}, **more}
+
+
+def functions_of(number: int | None, **more: Any) -> Entry:
+    """The order for that many virtual functions of the network card; None: for the card itself."""
+    wanted: dict[str, Any] = {} if number is None else {"virtualFunctions": number}
+    return order(SRIOV_CARD, vendor="8086", device="10c9", **wanted, **more)
+
+
 @dataclass(frozen=True)
 class Scene:
     """A move. ``first`` is ordered and done beforehand, ``then`` is what strikes fall on.
 
-    ``ends`` says for each device that moves on which driver it is when all is well; None: no driver.
+    ``ends`` says for each device that moves on which driver it is when all is well; None: no driver. ``functions`` is
+    how many virtual functions, each on a VFIO driver, the network card has then.
     """
 
     name: str
@@ -49,6 +64,16 @@ class Scene:
     first: tuple[Entry, ...] = ()
     settle: Callable[[SimulatedKernel], None] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    functions: int | None = None
+
+
+def _not_offered(kernel: SimulatedKernel) -> None:
+    kernel.write(f"{DEVICES}/{SRIOV_CARD}/sriov_drivers_autoprobe", b"0")
+
+
+def _has_two_already(kernel: SimulatedKernel) -> None:
+    kernel.load_module("igbvf")
+    kernel.write(f"{DEVICES}/{SRIOV_CARD}/sriov_numvfs", b"2")
 
 
 def _driverless(address: str) -> Callable[[SimulatedKernel], None]:
@@ -102,6 +127,69 @@ SCENES = (
 )
 
 
+_IGB = {SRIOV_CARD: "igb"}
+# The bystander is bound first, so what loads the module is not a step of the card.
+_LOADED = {"modules": [{"name": "vfio_pci", "state": "Loaded"}]}
+FUNCTION_SCENES = (
+    Scene("functions are made", (sriov_card(),), (functions_of(2),), _IGB, more=_LOADED, functions=2),
+    Scene(
+        "functions are made where none are offered to drivers",
+        (sriov_card(),),
+        (functions_of(1),),
+        _IGB,
+        settle=_not_offered,
+        more=_LOADED,
+        functions=1,
+    ),
+    Scene("fewer functions", (sriov_card(),), (functions_of(1),), _IGB, (functions_of(2),), more=_LOADED, functions=1),
+    Scene(
+        "functions go",
+        (sriov_card(),),
+        (functions_of(2, intent="Release"),),
+        _IGB,
+        (functions_of(2),),
+        more=_LOADED,
+        functions=0,
+    ),
+    Scene(
+        "functions go for containers",
+        (sriov_card(),),
+        (functions_of(None, mode="Container"),),
+        _IGB,
+        (functions_of(1),),
+        more=_LOADED,
+        functions=0,
+    ),
+    Scene(
+        "functions go for the card itself",
+        (sriov_card(),),
+        (functions_of(None),),
+        {SRIOV_CARD: "vfio-pci"},
+        (functions_of(1),),
+        more=_LOADED,
+        functions=0,
+    ),
+    Scene(
+        "the card goes for its functions",
+        (sriov_card(),),
+        (functions_of(1),),
+        _IGB,
+        (functions_of(None),),
+        more=_LOADED,
+        functions=1,
+    ),
+    Scene(
+        "functions of others are adopted",
+        (sriov_card(),),
+        (functions_of(2),),
+        _IGB,
+        settle=_has_two_already,
+        more=_LOADED,
+        functions=2,
+    ),
+)
+
+
 class Stage:
     """A scene on a simulated host, up to the pass that is struck."""
 
@@ -141,12 +229,25 @@ class Stage:
         """Modules are for all devices: the first try is for the ones that move, a second one for the bystander."""
         if step.kind is Kind.MODULE:
             return all(former.kind is not Kind.MODULE for former in taken)
-        return any(address in step.text for address in self.moving)
+        names = self.moving if self.scene.functions is None else ("0000:61:",)
+        return any(name in step.text for name in names)
 
     def place(self, address: str) -> Place:
         if not self.is_there(address):
-            return None, ""
-        return self.bench.driver(address), self.bench.override(address)
+            return None, "", "", ""
+        number, autoprobe = (self._read(address, name) for name in ("sriov_numvfs", "sriov_drivers_autoprobe"))
+        return self.bench.driver(address), self.bench.override(address), number, autoprobe
+
+    def _read(self, address: str, name: str) -> str:
+        path = f"{DEVICES}/{address}/{name}"
+        kernel = self.bench.kernel.host()
+        return kernel.read(path).decode().strip() if kernel.exists(path) else ""
+
+    def functions(self) -> dict[str, str | None]:
+        """The virtual functions that there are, with their drivers."""
+        kernel = self.bench.kernel.host()
+        names = [name for name in kernel.list(DEVICES) if kernel.exists(f"{DEVICES}/{name}/physfn")]
+        return {name: self.bench.driver(name) for name in names}
 
     def is_there(self, address: str) -> bool:
         return self.bench.kernel.host().exists(f"{DEVICES}/{address}")
@@ -169,9 +270,26 @@ class Stage:
             if place == was or (self.scene.ends[address] == place[0] and address not in entries and self._is_left()):
                 continue
             assert address in entries, f"{address} is {place}, was {was}, and nothing remembers that"
+            if place[:2] == was[:2]:
+                made = entries[address].functions
+                assert made is not None
+                assert (str(made.former_number), str(int(bool(made.former_autoprobe)))) == was[2:]
+                continue
             assert entries[address].former_driver == (was[0] or "")
             assert entries[address].former_override == (None if was[1] == "(null)" else was[1])
+        if self.scene.functions is not None:
+            self._check_functions()
         self.check_strangers()
+
+    def _check_functions(self) -> None:
+        """The card is never bound beside its functions, and what its functions had is remembered."""
+        functions, entries = self.functions(), self.bench.journal().entries
+        assert not functions or not is_vfio_driver(self.bench.driver(SRIOV_CARD))
+        for name, driver in functions.items():
+            if is_vfio_driver(driver):
+                former = "igbvf" if self.former[SRIOV_CARD][2] == "2" else ""
+                assert entries[name].former_driver == former
+                assert former or entries[SRIOV_CARD].functions is not None
 
     def _is_left(self) -> bool:
         return any(entry["onRelease"] == "Leave" for entry in self.scene.then)
@@ -179,7 +297,7 @@ class Stage:
     def check_strangers(self) -> None:
         touched = self.bench.touched()
         assert STRANGER not in touched
-        assert touched <= {*self.moving, BYSTANDER}
+        assert {name for name in touched if not name.startswith("0000:61:1")} <= {*self.moving, BYSTANDER}
 
     def check_reports(self, done: Pass) -> None:
         """Each device has one report, which is true; the bystander is where it should be."""
@@ -192,11 +310,19 @@ class Stage:
             report = reports[entry["address"]]
             driver = self.place(entry["address"])[0]
             assert report.reason, report
-            if report.state is DeviceState.READY:
+            wants_functions = "virtualFunctions" in entry.get("passthrough", {})
+            if report.state is DeviceState.READY and wants_functions:
+                wanted = entry["passthrough"]["virtualFunctions"]
+                drivers = self.functions()
+                assert [part.address for part in report.virtual_functions] == sorted(drivers)
+                assert len(drivers) == wanted
+                assert all(is_vfio_driver(one) for one in drivers.values()), report
+                assert {part.state for part in report.virtual_functions} == {DeviceState.READY}
+            elif report.state is DeviceState.READY:
                 assert is_vfio_driver(driver) == (entry["mode"] == "Passthrough"), report
             elif report.state is DeviceState.RELEASED:
-                wanted = self.scene.ends[entry["address"]]
-                assert driver == wanted or not self.is_there(entry["address"]), report
+                ends = self.scene.ends[entry["address"]]
+                assert driver == ends or not self.is_there(entry["address"]), report
             else:
                 assert report.state in (DeviceState.BLOCKED, DeviceState.FAILED), report
                 assert report.message, report
@@ -217,6 +343,8 @@ class Stage:
             for address, wanted in self.scene.ends.items():
                 if self.is_there(address):
                     assert self.bench.driver(address) == wanted
+            if self.scene.functions is not None:
+                assert list(self.functions().values()) == ["vfio-pci"] * self.scene.functions
         self.check_reports(done)
         self.check_nothing_is_lost()
         written = len(bench.kernel.writes)

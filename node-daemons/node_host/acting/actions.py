@@ -31,6 +31,40 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeFunctions:
+    """Give a card ``number`` virtual functions.
+
+    ``seen_number`` and ``entry.identity`` are what the plan was made for, ``functions`` those that there were then.
+    """
+
+    address: str
+    number: int
+    seen_number: int
+    entry: JournalEntry
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFunctions:
+    """Take from a card the virtual functions that npufleet made, ``functions`` being those that there are."""
+
+    address: str
+    seen_number: int
+    entry: JournalEntry
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfferFunctions:
+    """Have virtual functions that somebody makes offered to drivers again, or not, as it was before npufleet came."""
+
+    address: str
+    seen_number: int
+    entry: JournalEntry
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Drop a journal entry; the device itself is as it should be."""
 
@@ -46,15 +80,16 @@ class Remember:
     entry: JournalEntry
 
 
-Action: TypeAlias = Bind | Return
+CardAction: TypeAlias = MakeFunctions | RemoveFunctions | OfferFunctions
+Action: TypeAlias = Bind | Return | CardAction
 JournalAction: TypeAlias = Forget | Remember
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """Actions on the devices of one IOMMU group, in order, under its locks.
+    """Actions on the devices of one IOMMU group, or on one card, in order, under its locks.
 
-    Binds stand or fall together, because the group goes to a VM as a whole; returns do not depend on each other.
+    Binds stand or fall together, because the group goes to a VM as a whole; all others do not depend on each other.
     """
 
     key: str
@@ -98,7 +133,16 @@ def describe(action: Action | JournalAction) -> str:
             return what + (f", for {', '.join(entry.companion_of)}" if entry.companion_of else "")
         case Return(address, seen, entry):
             return f"give {address} back to {entry.former_driver or 'no driver'} (now on {seen or 'no driver'})"
+        case MakeFunctions(address, number, seen):
+            return f"make {number} virtual functions of {address} (now {seen})"
+        case RemoveFunctions(address, seen, entry):
+            before = entry.functions.former_number if entry.functions else 0
+            return f"remove the virtual functions of {address} (now {seen}, before npufleet {before})"
+        case OfferFunctions(address):
+            return f"set sriov_drivers_autoprobe of {address} back"
         case Forget(address, why):
             return f"forget {address}: {why}"
+        case Remember(address, entry) if entry.functions is not None:
+            return f"remember that {address} has its {entry.functions.made} virtual functions"
         case Remember(address, entry):
             return f"remember {address} as {', '.join(entry.companion_of) or 'nobody'}'s companion"

@@ -5,34 +5,22 @@ reports proves nothing: the driver link is read again. A bind that fails after i
 """
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from crds.models.modes import IOMMUBackend
 from node_host.acting.actions import Bind, Outcome, Result, Return
 from node_host.acting.bounded_write import WriteStuckError
 from node_host.acting.driver_writes import DriverWrites
 from node_host.acting.journal import Journal, JournalEntry, JournalError
+from node_host.acting.steps import FAILURES, NotVerifiedError, gone, step, words
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.host import Host
-from node_host.pci.device import DRIVERS, DeviceGoneError, DeviceUnreadableError, PCIDevice
+from node_host.pci.device import DRIVERS, DeviceGoneError, PCIDevice
 from node_host.pci.vfio_drivers import driver_directory, module_of
 from node_host.pci.vfio_nodes import missing_node, read_vfio_nodes
 from node_host.reasons import Reason
-
-
-class _StepError(Exception):
-    """A step of a move failed; the text names the step and the kernel's error."""
-
-
-class _NotVerifiedError(_StepError):
-    """Every write succeeded and the device is still not where it should be."""
-
-
-_FAILURES: Final = (_StepError, OSError, DeviceUnreadableError, HungError)
 
 
 class DeviceMover:
@@ -76,10 +64,10 @@ class DeviceMover:
         except WriteStuckError as error:
             return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
         except DeviceGoneError:
-            return _gone(address)
-        except _FAILURES as error:
-            reason = Reason.VERIFY_FAILED if isinstance(error, _NotVerifiedError) else Reason.BIND_FAILED
-            return await self._rolled_back(address, entry, reason, _words(error))
+            return gone(address)
+        except FAILURES as error:
+            reason = Reason.VERIFY_FAILED if isinstance(error, NotVerifiedError) else Reason.BIND_FAILED
+            return await self._rolled_back(address, entry, reason, words(error))
         return Outcome(address, Result.DONE, Reason.BOUND)
 
     async def undo(self, action: Bind, why: str) -> Outcome:
@@ -99,32 +87,32 @@ class DeviceMover:
         except WriteStuckError as error:
             return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
         except DeviceGoneError:
-            return _gone(address)
+            return gone(address)
         except JournalError as error:
             text = f"given back, but the journal still names it: {error}"
             return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, text)
-        except _FAILURES as error:
-            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, _words(error))
+        except FAILURES as error:
+            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, words(error))
         return Outcome(address, Result.DONE, Reason.RELEASED)
 
     async def _to_driver(self, device: PCIDevice, driver: str) -> PCIDevice:
         address = device.address
         if device.driver_override != driver:
-            await _step("driver_override", self._writes.override(address, driver))
+            await step("driver_override", self._writes.override(address, driver))
             device = await self._writes.read(address)
             if device.driver_override != driver:
                 # Without it the probe would give a driverless device to a driver that it did not have before.
-                raise _NotVerifiedError(f"driver_override reads {device.driver_override or 'nothing'}, not {driver}")
+                raise NotVerifiedError(f"driver_override reads {device.driver_override or 'nothing'}, not {driver}")
         if device.driver is not None:
-            await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
-        await _step("drivers_probe", self._writes.probe(address))
+            await step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
+        await step("drivers_probe", self._writes.probe(address))
         device = await self._writes.read(address)
         if device.driver != driver:
             # drivers_probe hides what the probe said; bind tells.
-            await _step(f"bind to {driver}", self._writes.bind(address, driver))
+            await step(f"bind to {driver}", self._writes.bind(address, driver))
             device = await self._writes.read(address)
         if device.driver != driver:
-            raise _NotVerifiedError(f"the kernel reports success, but the device is on {device.driver or 'no driver'}")
+            raise NotVerifiedError(f"the kernel reports success, but the device is on {device.driver or 'no driver'}")
         return device
 
     async def _to_former(self, address: str, entry: JournalEntry) -> str | None:
@@ -138,28 +126,28 @@ class DeviceMover:
         during = entry.former_override if entry.former_override == former else None
         if device.driver in (entry.bound_driver, None) and device.driver != former:
             if device.driver_override != during:
-                await _step("clear driver_override", self._writes.override(address, during))
+                await step("clear driver_override", self._writes.override(address, during))
             if device.driver is not None:
-                await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
+                await step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
             if former is not None:
                 await self._back_to(address, former)
             device = await self._writes.read(address)
             if device.driver != former:
-                raise _NotVerifiedError(
+                raise NotVerifiedError(
                     f"the kernel reports success, but the device is on {device.driver or 'no driver'} instead of "
                     f"{former or 'no driver'}"
                 )
         if device.driver_override != entry.former_override:
-            await _step("restore driver_override", self._writes.override(address, entry.former_override))
+            await step("restore driver_override", self._writes.override(address, entry.former_override))
         return device.driver
 
     async def _back_to(self, address: str, former: str) -> None:
-        await _step("drivers_probe", self._writes.probe(address))
+        await step("drivers_probe", self._writes.probe(address))
         device = await self._writes.read(address)
         if device.driver is not None and device.driver != former:
-            await _step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
+            await step(f"unbind from {device.driver}", self._writes.unbind(address, device.driver))
         if device.driver != former:
-            await _step(f"bind to {former}", self._writes.bind(address, former))
+            await step(f"bind to {former}", self._writes.bind(address, former))
 
     async def _rolled_back(self, address: str, entry: JournalEntry, reason: Reason, why: str) -> Outcome:
         """Back as it was; but what somebody has opened since it was bound is left to him, and remembered."""
@@ -171,9 +159,9 @@ class DeviceMover:
             now = await self._to_former(address, entry)
             await self._calls.run("journal", partial(self._journal.drop, address))
         except DeviceGoneError:
-            return _gone(address)
-        except (*_FAILURES, WriteStuckError, JournalError) as error:
-            text = f"{why}; not rolled back to {entry.former_driver or 'no driver'}: {_words(error)}"
+            return gone(address)
+        except (*FAILURES, WriteStuckError, JournalError) as error:
+            text = f"{why}; not rolled back to {entry.former_driver or 'no driver'}: {words(error)}"
             return Outcome(address, Result.FAILED, reason, text)
         return Outcome(address, Result.FAILED, reason, f"{why}; rolled back to {now or 'no driver'}")
 
@@ -182,7 +170,7 @@ class DeviceMover:
         nodes = await self._calls.run("vfio nodes", partial(read_vfio_nodes, self._host))
         missing = missing_node(device, backend, nodes)
         if missing is not None:
-            raise _NotVerifiedError(f"it is on {device.driver}, but {missing}")
+            raise NotVerifiedError(f"it is on {device.driver}, but {missing}")
 
     async def _registered_driver(self, module: str, address: str) -> str | Outcome:
         """The driver's directory name, its module loaded when need be."""
@@ -218,7 +206,7 @@ class DeviceMover:
             text = f"the kernel has no module {module}; install the package that has it"
             return Outcome(address, Result.BLOCKED, missing, text)
         except (OSError, HungError) as error:
-            return Outcome(address, Result.BLOCKED, missing, f"module {module} cannot be loaded: {_words(error)}")
+            return Outcome(address, Result.BLOCKED, missing, f"module {module} cannot be loaded: {words(error)}")
         return None
 
     async def _drivers(self) -> frozenset[str]:
@@ -226,21 +214,3 @@ class DeviceMover:
             return frozenset(await self._calls.run("pci drivers", partial(self._host.list, DRIVERS)))
         except (OSError, HungError):
             return frozenset()
-
-
-def _gone(address: str) -> Outcome:
-    """Nothing is left to give back. The entry stays until a look at the whole host shows that the device is gone."""
-    return Outcome(address, Result.FAILED, Reason.DEVICE_MISSING, "the device vanished while it was changed")
-
-
-async def _step(name: str, write: Awaitable[None]) -> None:
-    try:
-        await write
-    except OSError as error:
-        raise _StepError(f"{name}: {_words(error)}") from error
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, OSError):
-        return f"{errno.errorcode.get(error.errno or 0, 'error')} ({error.strerror or error})"
-    return str(error)

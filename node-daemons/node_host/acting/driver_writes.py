@@ -1,6 +1,7 @@
-"""The writes that move one PCI function from driver to driver, each in words that the kernel takes.
+"""The writes that move one PCI function from driver to driver, or change its virtual functions, in the kernel's words.
 
-Source: Documentation/ABI/testing/sysfs-bus-pci, drivers/base/bus.c. `new_id` is never used: it would take every twin.
+Source: Documentation/ABI/testing/sysfs-bus-pci, drivers/base/bus.c, drivers/pci/iov.c. `new_id` is never used: it would
+take every twin.
 """
 
 from functools import partial
@@ -40,6 +41,14 @@ class DriverWrites:
     async def probe(self, address: str) -> None:
         """Have the kernel look for a driver. Succeeds whether one took the device or not: read it again."""
         await self._writer.write(DRIVERS_PROBE, address.encode(), self._locks)
+
+    async def functions(self, address: str, number: int) -> None:
+        """How many virtual functions it has. Destroying them may block for as long as a user holds one."""
+        await self._writer.write(f"{DEVICES}/{address}/sriov_numvfs", f"{number}\n".encode(), self._locks)
+
+    async def autoprobe(self, address: str, value: bool) -> None:
+        """Whether virtual functions that are made from now on are offered to drivers."""
+        await self._writer.write(f"{DEVICES}/{address}/sriov_drivers_autoprobe", b"%d\n" % value, self._locks)
 
     async def read(self, address: str) -> PCIDevice:
         """The device now. Raises DeviceGoneError, DeviceUnreadableError or HungError."""

@@ -13,19 +13,33 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Final
 
-from node_host.acting.actions import Action, Bind, Forget, GroupPlan, JournalAction, Outcome, Result, Return
+from node_host.acting.actions import (
+    Action,
+    Bind,
+    CardAction,
+    Forget,
+    GroupPlan,
+    JournalAction,
+    MakeFunctions,
+    OfferFunctions,
+    Outcome,
+    RemoveFunctions,
+    Result,
+    Return,
+)
 from node_host.acting.binding import DeviceMover
 from node_host.acting.bounded_write import BoundedWriter
 from node_host.acting.driver_writes import DriverWrites
 from node_host.acting.journal import Journal, JournalChangedError, JournalError, JournalView
 from node_host.acting.locks import LockedError, Locks
+from node_host.acting.virtual_functions import CardChanger
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.host import Host
 from node_host.observer import Observer
 from node_host.pci.device import same_identity
 from node_host.reasons import Reason
-from node_host.view import HostView
+from node_host.view import HostView, Obstacle
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +135,8 @@ class Executor:
         for action in plan.actions:
             if isinstance(action, Return) and not self._stopping():
                 outcomes[action.address] = await _guarded(action.address, self._give_back(mover, plan, action))
+            elif isinstance(action, MakeFunctions | RemoveFunctions | OfferFunctions) and not self._stopping():
+                outcomes[action.address] = await _guarded(action.address, self._change_card(writes, plan, action))
         binds = [action for action in plan.actions if isinstance(action, Bind)]
         if binds and not self._stopping():
             await self._bind_all(mover, plan, binds, outcomes)
@@ -132,6 +148,17 @@ class Executor:
         except BootUnknownError as error:
             return f"not known whether it is in use: {error}"
         return view.in_use(address)
+
+    async def _change_card(self, writes: DriverWrites, plan: GroupPlan, action: CardAction) -> Outcome:
+        async def users() -> str | None:
+            card = await self._observer.again(plan.members)
+            made = card.devices[action.address].virtual_functions if action.address in card.devices else ()
+            view = await self._observer.again({*plan.members, *made})
+            return view.card_in_use(action.address)
+
+        view = await self._observer.again(plan.members)
+        changer = CardChanger(self._calls, self._journal, writes, users)
+        return card_refusal(view, action) or await changer.change(action)
 
     async def _give_back(self, mover: DeviceMover, plan: GroupPlan, action: Return) -> Outcome:
         view = await self._observer.again(plan.members)
@@ -186,23 +213,48 @@ def _not_locked(error: LockedError | OSError) -> str:
     return str(error) if isinstance(error, LockedError) else f"its lock cannot be taken: {error}"
 
 
-def refusal(view: HostView, plan: GroupPlan, action: Action) -> Outcome | None:
+def refusal(view: HostView, plan: GroupPlan, action: Bind | Return) -> Outcome | None:
     """Why the device is not to be touched after all, judged on a fresh look; None when it may be."""
     address = action.address
-    obstacle = view.untouchable(address)
-    if obstacle is not None:
-        return Outcome(address, Result.BLOCKED, obstacle.reason, obstacle.message)
+    refused = _refused(address, view.untouchable(address)) or _another(view, action)
+    if refused is not None:
+        return refused
     device = view.devices[address]
-    if not same_identity(device.identity, action.entry.identity):
-        text = f"another device ({device.identity}) has come to the address of {action.entry.identity}"
-        return Outcome(address, Result.BLOCKED, Reason.IDENTITY_MISMATCH, text)
-    if view.boot_id != action.entry.boot_id:
-        return Outcome(address, Result.BLOCKED, Reason.CHANGED, "the host was booted meanwhile")
     if device.driver != action.seen_driver:
         text = f"it moved from {action.seen_driver or 'no driver'} to {device.driver or 'no driver'} meanwhile"
         return Outcome(address, Result.BLOCKED, Reason.CHANGED, text)
     if view.members(address) != plan.members or view.groups.fault(device.iommu_group) is not None:
         return Outcome(address, Result.BLOCKED, Reason.CHANGED, "the members of its IOMMU group changed meanwhile")
+    return None
+
+
+def card_refusal(view: HostView, action: CardAction) -> Outcome | None:
+    """The same of a card whose virtual functions are to be changed."""
+    address = action.address
+    is_harmless = isinstance(action, OfferFunctions)
+    obstacle = view.absence(address) if is_harmless else view.card_untouchable(address)
+    refused = _refused(address, obstacle) or _another(view, action)
+    if refused is not None:
+        return refused
+    number = view.devices[address].num_vfs
+    if number != action.seen_number:
+        text = f"it has {number} virtual functions now, instead of {action.seen_number}"
+        return Outcome(address, Result.BLOCKED, Reason.CHANGED, text)
+    return None
+
+
+def _refused(address: str, obstacle: Obstacle | None) -> Outcome | None:
+    return None if obstacle is None else Outcome(address, Result.BLOCKED, obstacle.reason, obstacle.message)
+
+
+def _another(view: HostView, action: Action) -> Outcome | None:
+    """Whether it is another device, or another boot, than the one that the action was planned for."""
+    address, device = action.address, view.devices[action.address]
+    if not same_identity(device.identity, action.entry.identity):
+        text = f"another device ({device.identity}) has come to the address of {action.entry.identity}"
+        return Outcome(address, Result.BLOCKED, Reason.IDENTITY_MISMATCH, text)
+    if view.boot_id != action.entry.boot_id:
+        return Outcome(address, Result.BLOCKED, Reason.CHANGED, "the host was booted meanwhile")
     return None
 
 

@@ -24,7 +24,9 @@ from node_host.acting.durable_file import sync_directory, write_durably
 from node_host.pci.device import is_address
 
 JOURNAL: Final = "/var/lib/npufleet/binder/journal.json"
-VERSION: Final = 1
+VERSION: Final = 2
+# Version 1 knew nothing of virtual functions, and is read as it stands.
+_READABLE: Final = (1, 2)
 _MAX_BYTES: Final = 4 << 20
 _ASIDE: Final = ".corrupt-"
 _MAX_ASIDE: Final = 16
@@ -35,8 +37,23 @@ class JournalError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class FormerFunctions:
+    """What a card had before npufleet changed the number of its virtual functions.
+
+    ``former_autoprobe`` None: the kernel has no such switch. ``made`` is how many npufleet made, None while at it.
+    """
+
+    former_number: int
+    former_autoprobe: bool | None
+    made: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One device. ``former_driver`` is empty when it had none; ``companion_of`` names the devices it was bound for."""
+    """One device. ``former_driver`` is empty when it had none; ``companion_of`` names the devices it was bound for.
+
+    With ``functions`` the device itself stays on its driver, and it is its virtual functions that npufleet made.
+    """
 
     former_driver: str
     bound_driver: str
@@ -44,6 +61,7 @@ class JournalEntry:
     identity: str
     former_override: str | None = None
     companion_of: tuple[str, ...] = ()
+    functions: FormerFunctions | None = None
 
 
 JournalView: TypeAlias = Mapping[str, JournalEntry]
@@ -103,9 +121,14 @@ class Journal:
         """Remember a device. Raises JournalError when it is not on disk."""
         self._change(lambda entries: entries.__setitem__(address, entry))
 
-    def drop(self, address: str) -> None:
-        """Forget a device. Raises JournalError when that is not on disk."""
-        self._change(lambda entries: entries.pop(address, None))
+    def drop(self, *addresses: str) -> None:
+        """Forget devices, all at once. Raises JournalError when that is not on disk."""
+
+        def change(entries: dict[str, JournalEntry]) -> None:
+            for address in addresses:
+                entries.pop(address, None)
+
+        self._change(change)
 
     def exchange(self, address: str, seen: JournalEntry | None, entry: JournalEntry | None) -> None:
         """Put ``entry`` (None: nothing) in the place of ``seen``. Raises JournalError, JournalChangedError when another
@@ -203,8 +226,8 @@ def decode(data: bytes) -> dict[str, JournalEntry]:
         raise _CorruptError(f"not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("devices"), dict):
         raise _CorruptError("not a journal")
-    if document.get("version") != VERSION:
-        raise _CorruptError(f"version {document.get('version')!r} is not {VERSION}")
+    if document.get("version") not in _READABLE:
+        raise _CorruptError(f"version {document.get('version')!r} is not {' or '.join(map(str, _READABLE))}")
     if document.get("checksum") != _checksum(document["devices"]):
         raise _CorruptError("the checksum does not fit the content")
     return {str(address): _from_json(address, value) for address, value in document["devices"].items()}
@@ -225,6 +248,12 @@ def _to_json(entry: JournalEntry) -> dict[str, Any]:
         value["formerOverride"] = entry.former_override
     if entry.companion_of:
         value["companionOf"] = list(entry.companion_of)
+    if entry.functions is not None:
+        value["functions"] = {
+            "formerNumber": entry.functions.former_number,
+            "formerAutoprobe": entry.functions.former_autoprobe,
+            "made": entry.functions.made,
+        }
     return value
 
 
@@ -241,4 +270,14 @@ def _from_json(address: Any, value: Any) -> JournalEntry:
     ):
         raise _CorruptError(f"the entry of {address} is not one")
     former, bound, boot_id, identity = (str(text) for text in texts)
-    return JournalEntry(former, bound, boot_id, identity, override, tuple(companions))
+    functions = _functions_from_json(address, value["functions"]) if "functions" in value else None
+    return JournalEntry(former, bound, boot_id, identity, override, tuple(companions), functions)
+
+
+def _functions_from_json(address: str, value: Any) -> FormerFunctions:
+    if isinstance(value, dict):
+        number, autoprobe, made = (value.get(name) for name in ("formerNumber", "formerAutoprobe", "made"))
+        is_switch, is_number = isinstance(autoprobe, bool | None), made is None or type(made) is int
+        if type(number) is int and is_switch and is_number:
+            return FormerFunctions(number, autoprobe, made)
+    raise _CorruptError(f"the entry of {address} is not one")

@@ -64,6 +64,8 @@ class PCIDevice:
     # 0 when the function cannot have VFs; None when it can and the number cannot be read.
     num_vfs: int | None = 0
     virtual_functions: tuple[str, ...] = ()
+    # Whether the kernel offers new virtual functions to drivers; None: there is no such switch, or it cannot be read.
+    autoprobe: bool | None = None
     # None: it is a display controller and the attribute cannot be read.
     boot_vga: bool | None = False
     vfio_device: str | None = None
@@ -212,6 +214,7 @@ class _Reader:
             total_vfs=total_vfs,
             num_vfs=self._num_vfs(),
             virtual_functions=self._virtual_functions(),
+            autoprobe=self._autoprobe(),
             boot_vga=self._boot_vga(class_code),
             vfio_device=self._vfio_device(),
             faults=self._faults,
@@ -338,6 +341,10 @@ class _Reader:
             return 0
         number = self._optional_decimal("sriov_numvfs")
         return None if number is None or number < 0 else number
+
+    def _autoprobe(self) -> bool | None:
+        value = self._optional_decimal("sriov_drivers_autoprobe")
+        return None if value is None else value != 0
 
     def _virtual_functions(self) -> tuple[str, ...]:
         names = self._names

@@ -161,7 +161,7 @@ async def test_lost_events_cost_a_look_and_nothing_else(kernel: SimulatedKernel)
         cluster.create()
         async with daemon(kernel, server, resync=3600):
             await until(lambda: _inventory(cluster).get(TWIN) == "rebellions")
-            await until(lambda: len(kernel._subscriptions) == 1)
+            await until(lambda: kernel.listeners == 1)
             kernel.lose_events()
             kernel.write("/sys/bus/pci/drivers/rebellions/unbind", TWIN.encode())
             await until(lambda: _inventory(cluster).get(TWIN, "?") is None)

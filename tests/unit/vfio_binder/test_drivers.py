@@ -130,11 +130,3 @@ async def test_iommufd_needs_a_device_node_and_the_bind_is_taken_back_without_on
     new = make(host(npu(), kernel={"vfioNodes": "GroupAndCdev"}))
     new.order(order(iommu="IOMMUFD"))
     assert verdict(await new.run()) == ("Ready", "Bound")
-
-
-async def test_plain_virtual_functions_are_said_to_be_unsupported_and_nothing_is_touched(make: Make) -> None:
-    bench = make(host(npu(sriovTotalVFs=8)))
-    bench.order(order(virtualFunctions=4))
-    done = await bench.run()
-    assert verdict(done) == ("Blocked", "NotSupported")
-    assert bench.writes == []

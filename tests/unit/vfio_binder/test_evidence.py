@@ -83,6 +83,7 @@ async def test_what_a_lost_journal_may_have_named_is_not_called_released_until_a
         b"{}",
         b"\0" * 100,
         b'{"version": 2, "devices": {}}',
+        b'{"version": 3, "checksum": "0", "devices": {}}',
         b'{"version": 1, "checksum": "0", "devices": {}}',
         b"[" * 9999,
     ],

@@ -1,0 +1,45 @@
+"""The steps of a change: each names itself and the kernel's error when it fails."""
+
+import errno
+from collections.abc import Awaitable
+from typing import Final
+
+from node_host.acting.actions import Outcome, Result
+from node_host.bounded_call import HungError
+from node_host.pci.device import DeviceUnreadableError
+from node_host.reasons import Reason
+
+
+class StepError(Exception):
+    """A step failed; the text names it and the kernel's error, ``number`` is that error's, None without one."""
+
+    def __init__(self, text: str, number: int | None = None) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+class NotVerifiedError(StepError):
+    """Every write succeeded and the device is still not as it should be."""
+
+
+FAILURES: Final = (StepError, OSError, DeviceUnreadableError, HungError)
+
+
+async def step(name: str, write: Awaitable[None]) -> None:
+    """Do it. Raises StepError for the kernel's OSError; everything else comes through."""
+    try:
+        await write
+    except OSError as error:
+        raise StepError(f"{name}: {words(error)}", error.errno) from error
+
+
+def words(error: BaseException) -> str:
+    """An error for a message."""
+    if isinstance(error, OSError):
+        return f"{errno.errorcode.get(error.errno or 0, 'error')} ({error.strerror or error})"
+    return str(error)
+
+
+def gone(address: str) -> Outcome:
+    """Nothing is left to give back. The entry stays until a look at the whole host shows that the device is gone."""
+    return Outcome(address, Result.FAILED, Reason.DEVICE_MISSING, "the device vanished while it was changed")
