@@ -172,6 +172,12 @@ class SimulatedKernel:
         with self._changed:
             self._listeners.remove(subscription)
 
+    @property
+    def listeners(self) -> int:
+        """How many listen for events now."""
+        with self._changed:
+            return len(self._listeners)
+
     # What happens to the machine.
 
     def open_device(

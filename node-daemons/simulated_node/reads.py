@@ -17,8 +17,8 @@ from simulated_node.tree.entries import File, Tree, lookup
 
 TAKES_LOCK = rule(
     "read.takes-device-lock",
-    "Reading driver_override or sriov_numvfs takes the device's lock: while an unbind or a change of the VFs sleeps, "
-    "the reader sleeps too.",
+    "Reading sriov_numvfs, and driver_override before late 6.12, takes the device's lock: while an unbind or a change "
+    "of the VFs sleeps, the reader sleeps too.",
     source="drivers/pci/pci-sysfs.c driver_override_show; drivers/pci/iov.c sriov_numvfs_show",
 )
 VANISHED = rule(
@@ -33,8 +33,6 @@ FAULTY = rule(
     "time limit.",
     source="drivers/pci/access.c, drivers/pci/vpd.c; ordered by a test, nothing here breaks by itself",
 )
-
-_LOCKED = (Kind.DRIVER_OVERRIDE, Kind.SRIOV_NUMVFS)
 
 
 class ReadGate:
@@ -64,7 +62,12 @@ class ReadGate:
         if self._faults.hold(operation, *names):
             FAULTY.fires()
             self._sleepers.hold(operation, *names)
-        if kind == "read" and isinstance(entry, File) and entry.attribute and entry.attribute.kind in _LOCKED:
+        if (
+            kind == "read"
+            and isinstance(entry, File)
+            and entry.attribute
+            and _takes_lock(machine, entry.attribute.kind)
+        ):
             self._wait_for_lock(machine, entry.attribute.subject, names[0])
         if kind == "read" and real is not None and real not in tree():
             raise VANISHED.refuses(f"{path} went away")
@@ -81,3 +84,9 @@ class ReadGate:
         if not free():
             TAKES_LOCK.fires()
             self._sleepers.until(name, free)
+
+
+def _takes_lock(machine: Machine, kind: Kind) -> bool:
+    if kind is Kind.DRIVER_OVERRIDE:
+        return machine.description.kernel.override_takes_lock
+    return kind is Kind.SRIOV_NUMVFS

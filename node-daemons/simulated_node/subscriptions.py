@@ -61,6 +61,9 @@ class Listeners:
         self._dropping = 0
         self._silently = False
 
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
     def add(self, wake: Callable[[], None], capacity: int) -> Subscription:
         self._subscriptions.append(made := Subscription(wake, capacity))
         return made

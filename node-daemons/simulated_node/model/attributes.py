@@ -53,7 +53,7 @@ def write_attribute(machine: Machine, attribute: Attribute, data: bytes, operati
         case Kind.DRIVERS_PROBE:
             binding.drivers_probe(machine, text, operation)
         case Kind.DRIVER_OVERRIDE:
-            overrides.write_override(_device(machine, subject), text, operation)
+            overrides.write_override(machine, _device(machine, subject), text, operation)
         case Kind.UEVENT:
             events.synthesise(machine, _device(machine, subject), text)
         case Kind.SRIOV_NUMVFS:

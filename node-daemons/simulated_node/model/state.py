@@ -55,7 +55,8 @@ class Device:
     Of a physical function: ``num_vfs``, ``autoprobe``, and ``virtfns``, the links to its VFs by index. Of a virtual
     one: ``physfn``, the address of the physical function, and ``virtfn``, its index there.
 
-    ``removing`` is the operation that takes it off the bus by its remove attribute.
+    ``leaving``: its driver is on its way out. ``removing`` is the operation that takes it off the bus by its remove
+    attribute.
     """
 
     description: DeviceDescription
@@ -67,6 +68,7 @@ class Device:
     group: int | None = None
     unsafe_group: bool = False
     holder: int | None = None
+    leaving: bool = False
     failures: dict[str, int] = field(default_factory=dict)
     num_vfs: int = 0
     autoprobe: bool = True
@@ -129,7 +131,8 @@ class Machine:
     ``hardware`` is what sits in the slots, whether or not the kernel has it among its ``devices``; ``scanner`` is the
     operation that has the lock of hot-plugging.
     ``drivers`` is in the order of registration, which is the order of matching. ``events`` is the outbox of an
-    operation, ``requests`` what VFIO users were asked for: (operation, node). ``fault`` and ``held`` let a test make a
+    operation, ``requests`` what VFIO users were asked for: (operation, node), ``begun`` the unbinds that are past their
+    check of the driver. ``fault`` and ``held`` let a test make a
     driver fail or sleep: "probe:<driver>:<address>", "remove:<driver>:<address>" or "sriov:<address>" -> errno name, or
     whether the operation sleeps on.
     """
@@ -146,6 +149,7 @@ class Machine:
     deferred: set[str] = field(default_factory=set)
     events: list[Uevent] = field(default_factory=list)
     requests: set[tuple[int, str]] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
     fault: Callable[[str], str | None] = _no_fault
     held: Callable[[str, int], bool] = _no_hold
 

@@ -30,6 +30,12 @@ UNBIND_VFIO_OPEN = rule(
     "Unbinding a device that a user holds through VFIO sleeps, with the device's lock, until the user lets go.",
     source="drivers/vfio/vfio_main.c vfio_unregister_group_dev",
 )
+LINKS_FIRST = rule(
+    "unbind.links-go-first",
+    "The links between device and driver go before the driver's remove callback runs: while an unbind sleeps the "
+    "device looks driverless and is not.",
+    source=f"{_DD} __device_release_driver: driver_sysfs_remove, then device_remove",
+)
 ASKS_USER = rule(
     "unbind.asks-vfio-user",
     "The user that an unbind waits for gets a device request through VFIO.",
@@ -70,8 +76,13 @@ VF_WAITS = rule(
 
 def unbind(machine: Machine, driver: Driver, text: str, operation: int) -> None:
     device = machine.find(text)
-    if device is None or device.driver != driver.name:
+    if operation in machine.begun:
+        # The check comes before the lock: by now another may have unbound the device.
+        if device is None or device.driver != driver.name:
+            return
+    elif device is None or device.driver != driver.name:
         raise UNBIND_NOT_BOUND.refuses(f"{text.strip()!r} is not bound to {driver.name}")
+    machine.begun.add(operation)
     leave(machine, device, operation)
 
 
@@ -80,6 +91,9 @@ def leave(machine: Machine, device: Device, operation: int, keeping: tuple[str, 
     take_lock(device, operation, keeping)
     if device.driver is None:
         return
+    if not device.leaving:
+        device.leaving = True
+        LINKS_FIRST.fires()
     _wait_for_users(machine, device, operation, (*keeping, device.address))
     if machine.held(f"remove:{device.driver}:{device.address}", operation):
         raise WouldBlockError(TAKES_TIME, (*keeping, device.address))
@@ -137,5 +151,6 @@ def _release(machine: Machine, device: Device) -> None:
         UNBIND_NATIVE_OPEN.fires()
     device.nodes = []
     device.driver = None
+    device.leaving = False
     machine.events.append(device_event("unbind", device))
     UNBOUND.fires()

@@ -78,6 +78,7 @@ def _remembered(machine: Machine, device: Device, bars: list[int], memory: Memor
         device.autoprobe,
         tuple(device.virtfns.items()),
         _links_to_physical(machine, device),
+        device.leaving,
         device.removing,
     )
     known = memory.get(device.address)
@@ -129,7 +130,7 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
         out.link(f"{here}/physfn", f"{here.rpartition('/')[0]}/{device.physfn}")
     out.link(f"{here}/subsystem", _BUS)
     out.link(f"{_BUS}/devices/{device.address}", here)
-    if device.driver is not None:
+    if device.driver is not None and not device.leaving:
         out.link(f"{here}/driver", f"{_BUS}/drivers/{device.driver}")
         out.link(f"{_BUS}/drivers/{device.driver}/{device.address}", here)
     if device.group is not None:

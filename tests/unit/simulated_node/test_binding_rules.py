@@ -127,6 +127,40 @@ def test_unbind_of_a_device_in_a_vm_sleeps_until_the_vm_lets_go(kernel: Simulate
     assert kernel.sleeping == []
 
 
+@shows("unbind.links-go-first")
+def test_device_looks_driverless_while_its_unbind_sleeps(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    hosts.give_to_vfio(host, NPU)
+    kernel.open_device("/dev/vfio/20")
+    orders = [Sleeper(lambda: host.write(f"{DRIVERS}/vfio-pci/unbind", NPU.encode())) for _ in range(2)]
+    eventually(lambda: len(kernel.sleeping) == 2, every=0.005)
+    assert hosts.driver_of(host, NPU) is None
+    assert not host.exists(f"{DRIVERS}/vfio-pci/{NPU}")
+    assert host.exists("/dev/vfio/20")
+    with hosts.refused("ENOENT"):
+        host.write(hosts.attribute(NPU, "driver/unbind"), NPU.encode())
+    kernel.close_device("/dev/vfio/20")
+    assert [order.result() for order in orders] == ["ok", "ok"], "the second was past its check"
+    host.write(hosts.attribute(NPU, "driver_override"), b"\n")
+    host.write(BIND, NPU.encode())
+    assert hosts.driver_of(host, NPU) == "rebellions"
+
+
+@shows("override.later-kernels-take-no-lock")
+def test_later_kernel_writes_and_reads_the_override_while_an_unbind_sleeps(tmp_path: Path) -> None:
+    with hosts.running(tmp_path, kernel={"overrideTakesLock": False}) as kernel:
+        host = kernel.host()
+        hosts.give_to_vfio(host, NPU)
+        kernel.open_device("/dev/vfio/20")
+        unbind = Sleeper(lambda: host.write(f"{DRIVERS}/vfio-pci/unbind", NPU.encode()))
+        eventually(lambda: kernel.sleeping, every=0.005)
+        host.write(hosts.attribute(NPU, "driver_override"), b"\n")
+        assert hosts.text(host, hosts.attribute(NPU, "driver_override")) == "(null)\n"
+        assert unbind.asleep
+        kernel.close_device("/dev/vfio/20")
+        assert unbind.result() == "ok"
+
+
 @shows("unbind.waits-for-vfio-user")
 def test_open_device_node_keeps_its_device_and_no_other_of_the_group(kernel: SimulatedKernel) -> None:
     host = kernel.host()
@@ -164,7 +198,7 @@ def test_native_driver_may_wait_for_its_user(tmp_path: Path) -> None:
         kernel.open_device("/dev/rbln0")
         unbind = Sleeper(lambda: kernel.host().write(UNBIND, NPU.encode()))
         eventually(lambda: kernel.sleeping == [UNBIND], every=0.005)
-        assert hosts.driver_of(kernel.host(), NPU) == "rebellions"
+        assert kernel.host().exists("/dev/rbln0")
         kernel.close_device("/dev/rbln0")
         assert unbind.result() == "ok"
 

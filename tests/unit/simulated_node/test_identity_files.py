@@ -70,6 +70,15 @@ def test_header_type_tells_bridges(kernel: SimulatedKernel) -> None:
     assert kernel.host().read(hosts.attribute(NPU, "config"))[0x0E] == 0
 
 
+def test_conventional_function_has_little_configuration_space(tmp_path: Path) -> None:
+    device = {"address": NPU, "parent": "pci0000:20", "vendor": "1eff", "device": "1250", "class": "120000"}
+    nothing: dict[str, list[str]] = {"volumes": [], "mounts": []}
+    with hosts.running(tmp_path, devices=[{**device, "express": False}], **nothing) as kernel:
+        assert len(kernel.host().read(hosts.attribute(NPU, "config"))) == 256
+    with pytest.raises(ValueError, match="only a PCI Express function"):
+        hosts.bench(devices=[{**device, "express": False, "serial": "0123456789abcdef"}], **nothing)
+
+
 def test_resource_has_a_line_for_each_bar(kernel: SimulatedKernel) -> None:
     lines = hosts.text(kernel.host(), hosts.attribute(NPU, "resource")).splitlines()
     assert len(lines) == 13

@@ -1,0 +1,93 @@
+"""What a simulated node consists of: hardware, kernel modules, processes.
+
+These models are the schema of a description. It describes the machine, not its state: which driver holds a device
+follows from the kernel's rules at boot.
+"""
+
+from simulated_node.description.attachments import (
+    Disk,
+    Interface,
+    InterfaceKind,
+    LinkState,
+    Mount,
+    Partition,
+    Storage,
+    StorageKind,
+    Volume,
+)
+from simulated_node.description.base import (
+    PROBE_DEFER,
+    Address,
+    Described,
+    DescriptionError,
+    DeviceNumber,
+    Errno,
+    Gateway,
+    Hex2,
+    Hex4,
+    Hex6,
+    HostPath,
+    InterfaceAddress,
+    Name,
+    Parent,
+)
+from simulated_node.description.devices import Device, ProbeError, SriovError, VirtualFunctions, VirtualGroups
+from simulated_node.description.drivers import (
+    Driver,
+    DriverKind,
+    DriverSriov,
+    KnownDrivers,
+    MatchId,
+    Module,
+    ModuleState,
+    NodeTemplate,
+    VfsOnUnbind,
+    WhenOpen,
+)
+from simulated_node.description.host import HostDescription, Iommu, Kernel, Process, VfioNodes
+
+__all__ = [
+    "PROBE_DEFER",
+    "Address",
+    "Described",
+    "DescriptionError",
+    "Device",
+    "DeviceNumber",
+    "Disk",
+    "Driver",
+    "DriverKind",
+    "DriverSriov",
+    "Errno",
+    "Gateway",
+    "Hex2",
+    "Hex4",
+    "Hex6",
+    "HostDescription",
+    "HostPath",
+    "Interface",
+    "InterfaceAddress",
+    "InterfaceKind",
+    "Iommu",
+    "Kernel",
+    "KnownDrivers",
+    "LinkState",
+    "MatchId",
+    "Module",
+    "ModuleState",
+    "Mount",
+    "Name",
+    "NodeTemplate",
+    "Parent",
+    "Partition",
+    "ProbeError",
+    "Process",
+    "SriovError",
+    "Storage",
+    "StorageKind",
+    "VfioNodes",
+    "VfsOnUnbind",
+    "VirtualFunctions",
+    "VirtualGroups",
+    "Volume",
+    "WhenOpen",
+]
