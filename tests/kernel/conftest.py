@@ -8,6 +8,7 @@ from tests.kernel.lab.host_plugin import KernelLab
 from tests.kernel.lab.share import guest_directory
 
 MARKERS = (
+    "before_reboot: runs last in the first boot: what it leaves behind is for the second to forget",
     "after_reboot: runs in the second boot of the guest, with the /state of the first",
     "guest_deadline(seconds): how long the test may take in the guest (default: 60)",
 )

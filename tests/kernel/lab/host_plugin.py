@@ -28,6 +28,11 @@ def boot_number(item: pytest.Item) -> int:
     return 2 if item.get_closest_marker("after_reboot") else 1
 
 
+def place_of(item: pytest.Item) -> tuple[int, bool]:
+    """Where it runs: in which boot, and whether last there, because the reboot is to forget what it leaves behind."""
+    return boot_number(item), item.get_closest_marker("before_reboot") is not None
+
+
 def deadline_of(item: pytest.Item) -> float:
     """Seconds that the test may take in the guest."""
     marker = item.get_closest_marker("guest_deadline")
@@ -53,7 +58,7 @@ class KernelLab:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: boot_number(item) if self.is_guest_test(item) else 0)
+        items.sort(key=lambda item: place_of(item) if self.is_guest_test(item) else (0, False))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kernel.lab.roles import PORTS, ROLES, WITHOUT_ACS
+from tests.kernel.lab.roles import PORTS, ROLES, SLOT_OF_ONE_MORE, WITHOUT_ACS
 
 PROGRAM = "qemu-system-x86_64"
 
@@ -26,6 +26,8 @@ class Machine:
     memory_mib: int = 3072
     processors: int = 2
     append: str = ""
+    # A card in a slot before the others, as somebody may put one in: bus and IOMMU group numbers move.
+    one_more_card: bool = False
 
 
 def qemu_arguments(machine: Machine, program: str = PROGRAM) -> list[str]:
@@ -43,6 +45,7 @@ def qemu_arguments(machine: Machine, program: str = PROGRAM) -> list[str]:
         *("-append", kernel_command_line(machine)),
         *_directory("root9p", Path("/"), 0x05, read_only=True),
         *_directory("share9p", machine.share, 0x06, read_only=False),
+        *(one_more_card() if machine.one_more_card else ()),
         *devices(machine.disk),
     ]
 
@@ -73,12 +76,17 @@ def devices(disk: Path) -> list[str]:
         "other_pf": "igb,romfile=,mac=52:54:00:6c:61:02",
         "shared_a": "e1000,romfile=,mac=52:54:00:6c:61:03",
         "shared_b": "e1000,romfile=,mac=52:54:00:6c:61:04",
-        "below_port": "edu",
+        "below_port": "e1000e,romfile=,mac=52:54:00:6c:61:05",
         "disk": "nvme,drive=disk_file,serial=kernel-lab",
     }
     for name, model in models.items():
         arguments += ["-device", f"{model},id={name},{_place(name)}"]
     return arguments
+
+
+def one_more_card() -> list[str]:
+    port = f"pcie-root-port,id=port_more,bus=pcie.0,addr={SLOT_OF_ONE_MORE:#x},chassis=32,slot=32"
+    return ["-device", port, "-device", "edu,id=one_more,bus=port_more,addr=0"]
 
 
 def _place(name: str) -> str:

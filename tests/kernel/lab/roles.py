@@ -42,7 +42,7 @@ ROLES: Mapping[str, Role] = {
         Role("disk", 0x0B, below=(0, 0), driver="nvme"),
         Role("empty_port", 0x0C, driver="pcieport"),
         # Its port isolates nothing: both are one IOMMU group.
-        Role("below_port", 0x0D, below=(0, 0)),
+        Role("below_port", 0x0D, below=(0, 0), driver="e1000e"),
     )
 }
 # QEMU ids of the ports; a device's QEMU id is its role's name.
@@ -54,6 +54,7 @@ PORTS = {
     0x0C: "empty_port",
     0x0D: "open_port",
 }
+SLOT_OF_ONE_MORE = 0x07
 WITHOUT_ACS = frozenset({"open_port"})
 
 VF_TOTAL = 7

@@ -59,6 +59,7 @@ class LabRun:
             serial=boot.serial,
             accelerator=self.accelerator,
             interactive=interactive,
+            one_more_card=boot.number > 1,
         )
         return GuestProcess(machine, boot.path / "qemu.log")
 

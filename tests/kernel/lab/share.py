@@ -23,6 +23,11 @@ class BootDirectory:
     path: Path
 
     @property
+    def number(self) -> int:
+        """Which boot of its run it is, 1 for the first."""
+        return int(self.path.name.rpartition("-")[2])
+
+    @property
     def request(self) -> Path:
         """What the guest's pytest runs: {"tests": [{"id", "deadline"}, ...]}, in this order."""
         return self.path / "request.json"
