@@ -10,6 +10,7 @@ from pathlib import Path
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 DRIVER = Path("/sys/bus/pci/drivers/nvidia")
+MODULE = Path("/sys/module/sim_vgpu")
 DEBUGFS = Path("/sys/kernel/debug/sim_vgpu")
 
 HEADER = "ID    : vGPU Name"

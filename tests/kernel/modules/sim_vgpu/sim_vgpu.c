@@ -22,6 +22,7 @@
  */
 
 #include <linux/debugfs.h>
+#include <linux/delay.h>
 #include <linux/iommu.h>
 #include <linux/list.h>
 #include <linux/log2.h>
@@ -36,6 +37,10 @@
 static unsigned int framebuffer_gib = 48;
 module_param(framebuffer_gib, uint, 0444);
 MODULE_PARM_DESC(framebuffer_gib, "Frame buffer of a card, GiB");
+
+static unsigned int write_delay_us;
+module_param(write_delay_us, uint, 0644);
+MODULE_PARM_DESC(write_delay_us, "How much longer setting a type takes, between the check and the deed");
 
 struct sim_type {
 	unsigned int id;
@@ -158,6 +163,7 @@ static int set_type(struct sim_function *function, unsigned int id)
 		if (!type || !is_creatable(function, type))
 			return -EIO;
 		function->start_gib = find_place(function->card, type->gib);
+		fsleep(write_delay_us);
 	}
 	function->type = type;
 	return 0;
