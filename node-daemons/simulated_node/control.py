@@ -62,6 +62,9 @@ class Control:
     def hot_remove(self, address: str) -> None:
         self.act("hot_remove", address=address)
 
+    def mix_vgpu_sizes(self, address: str, allowed: bool) -> None:
+        self.act("mix_vgpu_sizes", address=address, allowed=allowed)
+
     def requests(self, node_path: str) -> int:
         """How many operations of this boot have asked who holds the node to let its device go."""
         return int(self.act("requests", node=node_path))

@@ -44,6 +44,8 @@ class ControlActions:
                 kernel.hot_add(_device(message.get("device")), announced=message.get("announced") is not False)
             case "rebuild":
                 self._rebuild(message)
+            case "mix_vgpu_sizes":
+                kernel.mix_vgpu_sizes(wire.text(message, "address"), message.get("allowed") is True)
             case "requests":
                 return kernel.requests(wire.text(message, "node"))
             case "reboot":

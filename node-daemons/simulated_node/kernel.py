@@ -21,7 +21,7 @@ from simulated_node.description_changes import rebuilt
 from simulated_node.description_files import known_drivers
 from simulated_node.faults import Block, Faults
 from simulated_node.in_process import InProcessHost
-from simulated_node.model import handles, hotplug, modules
+from simulated_node.model import handles, hotplug, modules, vgpu
 from simulated_node.model.attributes import VANISHED, write_attribute
 from simulated_node.model.boot import boot
 from simulated_node.model.state import Machine
@@ -193,6 +193,10 @@ class SimulatedKernel:
     def close_device(self, node_path: str, *, pid: int | None = None) -> None:
         """That process, or each that does, lets a node go."""
         self._happens(lambda _: handles.close_node(self._machine, node_path.removeprefix("/dev/"), pid=pid))
+
+    def mix_vgpu_sizes(self, address: str, allowed: bool) -> None:
+        """The vendor's tool lets the vGPU types of a card differ in size, or not."""
+        self._happens(lambda _: vgpu.mix_sizes(self._machine, self._machine.devices[address], allowed))
 
     def requests(self, node_path: str) -> int:
         """How many operations of this boot have asked who holds the node to let its device go."""

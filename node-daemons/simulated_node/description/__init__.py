@@ -31,7 +31,15 @@ from simulated_node.description.base import (
     Name,
     Parent,
 )
-from simulated_node.description.devices import Device, ProbeError, SriovError, VirtualFunctions, VirtualGroups
+from simulated_node.description.devices import (
+    Device,
+    ProbeError,
+    SriovError,
+    VgpuCard,
+    VgpuType,
+    VirtualFunctions,
+    VirtualGroups,
+)
 from simulated_node.description.drivers import (
     Driver,
     DriverKind,
@@ -86,6 +94,8 @@ __all__ = [
     "StorageKind",
     "VfioNodes",
     "VfsOnUnbind",
+    "VgpuCard",
+    "VgpuType",
     "VirtualFunctions",
     "VirtualGroups",
     "Volume",

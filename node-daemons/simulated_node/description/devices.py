@@ -52,6 +52,22 @@ class VirtualFunctions(Described):
     probe_errors: tuple[ProbeError, ...] = ()
 
 
+class VgpuType(Described):
+    """A vGPU type under the number and the name that the driver gives it ("NVIDIA L40S-24Q")."""
+
+    id: Annotated[int, Field(ge=1, le=0xFFFF_FFFF)]
+    name: Annotated[str, Field(pattern=r"^[\x20-\x7e]+$")]
+    frame_buffer: Annotated[int, Field(ge=1, alias="frameBufferGiB")]
+
+
+class VgpuCard(Described):
+    """A card whose frame buffer its VFs share as vGPUs. ``vfio_pci_too``: vfio-pci takes its VFs as well."""
+
+    frame_buffer: Annotated[int, Field(ge=1, alias="frameBufferGiB")]
+    types: tuple[VgpuType, ...]
+    vfio_pci_too: bool = False
+
+
 class Device(Described):
     """One PCI function. ``parent`` is the bridge above it or its root complex ("pci0000:20"); one that is not
     ``express`` has 256 bytes of configuration space.
@@ -72,6 +88,7 @@ class Device(Described):
     boot_vga: Annotated[int, Field(ge=0, le=1)] | None = Field(default=None, alias="bootVGA")
     sriov_total_vfs: Annotated[int, Field(ge=1, le=0xFFFF)] | None = Field(default=None, alias="sriovTotalVFs")
     virtual_functions: VirtualFunctions = VirtualFunctions()
+    vgpu: VgpuCard | None = None
     bars: tuple[Annotated[int, Field(ge=16)], ...] = Field(default=(16 << 20,), max_length=3)
     interfaces: tuple[Interface, ...] = ()
     storage: Storage | None = None
@@ -108,6 +125,6 @@ class Device(Described):
             raise ValueError(f"{self.address}: only a PCI Express function has a serial number or virtual functions")
         if self.sriov_total_vfs is not None:
             self.virtual_function(self.sriov_total_vfs - 1)
-        elif self.virtual_functions != VirtualFunctions():
-            raise ValueError(f"{self.address}: virtualFunctions without sriovTotalVFs")
+        elif self.virtual_functions != VirtualFunctions() or self.vgpu is not None:
+            raise ValueError(f"{self.address}: virtualFunctions or vgpu without sriovTotalVFs")
         return self

@@ -57,7 +57,8 @@ class NodeTemplate(Described):
 class Driver(Described):
     """A PCI driver: its name is the directory's ("vfio-pci"), its module the file's ("vfio_pci").
 
-    Without ``sriov`` it neither makes VFs nor destroys them.
+    Without ``sriov`` it neither makes VFs nor destroys them. With ``vgpu`` it gives the VFs of a vGPU card to virtual
+    machines itself.
     """
 
     name: Name
@@ -70,6 +71,7 @@ class Driver(Described):
     listing: HostPath | None = None
     unbind_when_open: WhenOpen = WhenOpen.SUCCEEDS
     sriov: DriverSriov | None = None
+    vgpu: bool = False
 
 
 class ModuleState(StrEnum):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from simulated_node.model import binding, events, hotplug, identifiers, overrides, sriov, unbinding
+from simulated_node.model import binding, events, hotplug, identifiers, overrides, sriov, unbinding, vgpu
 from simulated_node.model.state import Device, Machine
 from simulated_node.rules.registry import rule
 
@@ -29,6 +29,7 @@ class Kind(StrEnum):
     DRIVERS_PROBE = "drivers_probe"
     SRIOV_NUMVFS = "sriov_numvfs"
     SRIOV_AUTOPROBE = "sriov_drivers_autoprobe"
+    VGPU_TYPE = "current_vgpu_type"
     UEVENT = "uevent"
     REMOVE = "remove"
     RESCAN = "rescan"
@@ -60,6 +61,8 @@ def write_attribute(machine: Machine, attribute: Attribute, data: bytes, operati
             sriov.write_numvfs(machine, _device(machine, subject), text, operation)
         case Kind.SRIOV_AUTOPROBE:
             sriov.write_autoprobe(_device(machine, subject), text)
+        case Kind.VGPU_TYPE:
+            vgpu.write_type(machine, _device(machine, subject), text)
         case Kind.REMOVE:
             hotplug.write_remove(machine, _device(machine, subject), text, operation)
         case Kind.RESCAN:

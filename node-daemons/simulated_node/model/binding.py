@@ -183,7 +183,8 @@ def retry_deferred(machine: Machine) -> None:
 def probe(machine: Machine, device: Device, driver: Driver) -> None:
     """really_probe: the driver takes the device, or its error comes out."""
     kind = driver.description.kind
-    if kind is DriverKind.NATIVE and vfio.is_owned_by_user(machine, device):
+    for_machines = vfio.provides_vfio(machine, driver, device)
+    if kind is DriverKind.NATIVE and not for_machines and vfio.is_owned_by_user(machine, device):
         raise USER_OWNS_GROUP.refuses(f"the group of {device.address} is held by a user")
     _refuse_without_autoprobe(machine, device)
     error = machine.fault(f"probe:{driver.name}:{device.address}") or _described_error(device, driver)
@@ -191,8 +192,8 @@ def probe(machine: Machine, device: Device, driver: Driver) -> None:
         raise _DeferredError
     if error is not None:
         raise PROBE_ERROR.refuses(f"{driver.name} fails to take {device.address}", errno=error)
-    if kind is DriverKind.VFIO:
-        vfio.refuse_vfio(machine, device)
+    if for_machines:
+        vfio.refuse_vfio(machine, driver, device)
         vfio.attach(machine, device)
     elif kind is DriverKind.NATIVE:
         device.nodes = nodes.make_nodes(machine, driver)

@@ -1,8 +1,11 @@
-"""Numbers and switches as the kernel reads them from a write (lib/kstrtox.c)."""
+"""Numbers and switches as the kernel reads them from a write (lib/kstrtox.c, lib/vsprintf.c)."""
 
 import re
 
 _UNSIGNED = re.compile(r"\+?(?:0[xX](?P<hex>[0-9a-fA-F]+)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9][0-9]*))\n?")
+
+_DECIMAL = re.compile(r"\+?([0-9]+)\n?", re.ASCII)
+_HEXADECIMAL = re.compile(r"\s*(?:0[xX](?=[0-9a-fA-F]))?([0-9a-fA-F]+)")
 
 
 def unsigned(text: str, bits: int) -> int | None:
@@ -21,6 +24,13 @@ def unsigned(text: str, bits: int) -> int | None:
     return number if number < 1 << bits else None
 
 
+def decimal(text: str, bits: int) -> int | None:
+    """The same with base 10."""
+    match = _DECIMAL.fullmatch(text.split("\0", 1)[0])
+    number = None if match is None else int(match[1])
+    return number if number is not None and number < 1 << bits else None
+
+
 def switch(text: str) -> bool | None:
     """kstrtobool: the first letter decides, for "on" and "off" the second; None for anything else."""
     first, second = text[:1].lower(), text[1:2].lower()
@@ -29,3 +39,13 @@ def switch(text: str) -> bool | None:
     if first in ("n", "f", "0") or (first, second) == ("o", "f"):
         return False
     return None
+
+
+def hexadecimals(text: str, most: int) -> list[int]:
+    """sscanf with "%x %x …": the numbers up to the first that is none, ``most`` at most, each cut to 32 bits."""
+    found: list[int] = []
+    rest = text.split("\0", 1)[0]
+    while len(found) < most and (match := _HEXADECIMAL.match(rest)):
+        found.append(int(match[1], 16) & 0xFFFF_FFFF)
+        rest = rest[match.end() :]
+    return found

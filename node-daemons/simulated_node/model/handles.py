@@ -48,4 +48,7 @@ def shared_nodes(machine: Machine) -> list[str]:
         for driver in machine.drivers.values()
         if driver.name in used or driver.description.kind is DriverKind.VFIO
     ]
-    return sorted({name for driver in drivers for name in driver.shared_nodes})
+    names = {name for driver in drivers for name in driver.shared_nodes}
+    if any(vfio.is_on_vfio(machine, device) for device in machine.devices.values()):
+        names.add("vfio/vfio")
+    return sorted(names)

@@ -2,7 +2,7 @@
 
 from simulated_node.description import Device, MatchId
 from simulated_node.model.state import Device as DeviceState
-from simulated_node.model.state import Driver
+from simulated_node.model.state import Driver, DynamicId
 from simulated_node.rules.registry import rule
 
 _CORE = "drivers/pci/pci-driver.c pci_match_device"
@@ -23,6 +23,12 @@ OVERRIDE_ONLY = rule(
     source=f"{_CORE}; include/linux/mod_devicetable.h PCI_ID_F_VFIO_DRIVER_OVERRIDE",
 )
 
+LATER_ONES = rule(
+    "ids.new-id-takes-later-ones",
+    "An id stays with its driver: devices that come later, VFs too, are taken when no driver before it matches.",
+    source="drivers/pci/pci-driver.c pci_match_device: dynamic ids come before the static table",
+)
+
 
 def matches(driver: Driver, device: DeviceState) -> bool:
     if device.override is not None:
@@ -31,7 +37,10 @@ def matches(driver: Driver, device: DeviceState) -> bool:
             return False
         OVERRIDE_MATCHES_ANY_ID.fires()
         return True
-    if any(id_matches(row, device.description) for row in (*driver.dynamic_ids, *driver.description.ids)):
+    if any(dynamic_id_matches(row, device.description) for row in driver.dynamic_ids):
+        LATER_ONES.fires()
+        return True
+    if any(id_matches(row, device.description) for row in driver.description.ids):
         return True
     if any(id_matches(row, device.description) for row in driver.description.override_only_ids):
         OVERRIDE_ONLY.fires()
@@ -43,6 +52,17 @@ def id_matches(row: MatchId, device: Device) -> bool:
         row.vendor in (None, device.vendor)
         and row.device in (None, device.device)
         and (row.pci_class is None or device.pci_class.startswith(row.pci_class))
+    )
+
+
+def dynamic_id_matches(row: DynamicId, device: Device) -> bool:
+    """pci_match_one_device."""
+    return (
+        row.vendor in (None, int(device.vendor, 16))
+        and row.device in (None, int(device.device, 16))
+        and row.subsystem_vendor in (None, int(device.subsystem_vendor, 16))
+        and row.subsystem_device in (None, int(device.subsystem_device, 16))
+        and not (row.pci_class ^ int(device.pci_class, 16)) & row.class_mask
     )
 
 

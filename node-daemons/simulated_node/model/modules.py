@@ -1,10 +1,10 @@
 """Kernel modules: which exist, what loading one does (kernel/module, drivers/base/driver.c, modprobe(8))."""
 
 from node_host.host.protocol import Uevent
-from simulated_node.description import MatchId, ModuleState
+from simulated_node.description import ModuleState
 from simulated_node.model.binding import attach_driver
 from simulated_node.model.matching import id_matches
-from simulated_node.model.state import Driver, Machine, Module
+from simulated_node.model.state import Driver, DynamicId, Machine, Module
 from simulated_node.rules.registry import rule
 
 ABSENT = rule(
@@ -73,6 +73,6 @@ def wanted_by_hardware(machine: Machine) -> list[Module]:
     ]
 
 
-def _id(pair: str) -> MatchId:
+def _id(pair: str) -> DynamicId:
     vendor, device = pair.split(":")
-    return MatchId(vendor=vendor, device=device)
+    return DynamicId(int(vendor, 16), int(device, 16))

@@ -3,6 +3,7 @@
 import itertools
 
 from simulated_node.description import DriverKind
+from simulated_node.model import vfio
 from simulated_node.model.state import Device, Driver, Machine, Node
 from simulated_node.rules.registry import rule
 
@@ -41,4 +42,6 @@ def orphan_handles(machine: Machine, device: Device) -> bool:
 
 def drives_function(machine: Machine, device: Device) -> bool:
     """Whether a native driver makes the device do what it is there for."""
-    return device.driver is not None and machine.drivers[device.driver].description.kind is DriverKind.NATIVE
+    if device.driver is None or vfio.is_on_vfio(machine, device):
+        return False
+    return machine.drivers[device.driver].description.kind is DriverKind.NATIVE

@@ -15,7 +15,6 @@ from simulated_node.description import (
 )
 from simulated_node.description import (
     HostDescription,
-    MatchId,
 )
 from simulated_node.description import (
     Module as ModuleDescription,
@@ -53,7 +52,9 @@ class Device:
     the device lock while it sleeps.
 
     Of a physical function: ``num_vfs``, ``autoprobe``, and ``virtfns``, the links to its VFs by index. Of a virtual
-    one: ``physfn``, the address of the physical function, and ``virtfn``, its index there.
+    one: ``physfn``, the address of the physical function, and ``virtfn``, its index there. Of a vGPU card:
+    ``mixed_sizes``; of one of its VFs: ``vgpu_type``, the number of its type, and ``vgpu_place``, where in the frame
+    buffer it begins (GiB).
 
     ``leaving``: its driver is on its way out. ``removing`` is the operation that takes it off the bus by its remove
     attribute.
@@ -76,10 +77,25 @@ class Device:
     physfn: str | None = None
     virtfn: int | None = None
     removing: int | None = None
+    mixed_sizes: bool = False
+    vgpu_type: int | None = None
+    vgpu_place: int = 0
 
     @property
     def address(self) -> str:
         return self.description.address
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicId:
+    """An id added at run time; None matches anything, of the class what ``class_mask`` covers has to be the same."""
+
+    vendor: int | None
+    device: int | None
+    subsystem_vendor: int | None = None
+    subsystem_device: int | None = None
+    pci_class: int = 0
+    class_mask: int = 0
 
 
 @dataclass(slots=True)
@@ -87,7 +103,7 @@ class Driver:
     """A registered PCI driver with the ids added at run time."""
 
     description: DriverDescription
-    dynamic_ids: list[MatchId] = field(default_factory=list)
+    dynamic_ids: list[DynamicId] = field(default_factory=list)
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ operation that is started again finds the rest.
 """
 
 from simulated_node.description import VfsOnUnbind, WhenOpen
-from simulated_node.model import nodes, vfio
+from simulated_node.model import nodes, vfio, vgpu
 from simulated_node.model.events import class_event, device_event
 from simulated_node.model.locks import take_lock
 from simulated_node.model.state import Device, Driver, Machine
@@ -149,6 +149,7 @@ def _release(machine: Machine, device: Device) -> None:
         vfio.detach(device)
     elif nodes.orphan_handles(machine, device):
         UNBIND_NATIVE_OPEN.fires()
+    vgpu.forget(machine, device)
     device.nodes = []
     device.driver = None
     device.leaving = False

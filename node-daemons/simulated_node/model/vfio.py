@@ -2,8 +2,8 @@
 
 import itertools
 
-from simulated_node.description import DriverKind, Iommu, VfioNodes
-from simulated_node.model.state import Device, Machine, Node, Process
+from simulated_node.description import DriverKind, Iommu, VfioNodes, VgpuCard
+from simulated_node.model.state import Device, Driver, Machine, Node, Process
 from simulated_node.rules.registry import rule
 
 NO_GROUP = rule(
@@ -23,6 +23,12 @@ BRIDGE = rule(
     "vfio-pci takes endpoints only: a bridge's header type is refused.",
     errno="EINVAL",
     source="drivers/vfio/pci/vfio_pci_core.c vfio_pci_core_register_device",
+)
+NOT_FOR_VFIO_PCI = rule(
+    "vgpu.vfio-pci-refused",
+    "vfio-pci does not take the VFs of a vGPU card: the vendor's own driver hands them out.",
+    errno="EINVAL",
+    source="NVIDIA Virtual GPU Software User Guide, vendor-specific VFIO framework",
 )
 GROUP_NODE = rule(
     "vfio.group-node",
@@ -51,8 +57,11 @@ _VFIO_MAJOR = 511
 _CDEV_MAJOR = 510
 
 
-def refuse_vfio(machine: Machine, device: Device) -> None:
+def refuse_vfio(machine: Machine, driver: Driver, device: Device) -> None:
     """The checks of a vfio driver's probe."""
+    card = vgpu_card(machine, device)
+    if card is not None and not card.vfio_pci_too and driver.description.kind is DriverKind.VFIO:
+        raise NOT_FOR_VFIO_PCI.refuses(f"{device.address} is a vGPU function")
     if device.description.is_bridge:
         raise BRIDGE.refuses(f"{device.address} is a bridge")
     if device.group is None and machine.description.kernel.iommu is not Iommu.UNSAFE_NO_IOMMU:
@@ -86,8 +95,20 @@ def _lowest_free(taken: set[int | None]) -> int:
     return next(number for number in itertools.count() if number not in taken)
 
 
+def vgpu_card(machine: Machine, device: Device) -> VgpuCard | None:
+    """The vGPU card that the device is a VF of."""
+    physical = machine.devices.get(device.physfn or "")
+    return None if physical is None else physical.description.vgpu
+
+
+def provides_vfio(machine: Machine, driver: Driver, device: Device) -> bool:
+    """Whether a driver hands the device to virtual machines: every vfio driver, and the vendor's its vGPU functions."""
+    vendor = driver.description.vgpu and vgpu_card(machine, device) is not None
+    return driver.description.kind is DriverKind.VFIO or vendor
+
+
 def is_on_vfio(machine: Machine, device: Device) -> bool:
-    return device.driver is not None and machine.drivers[device.driver].description.kind is DriverKind.VFIO
+    return device.driver is not None and provides_vfio(machine, machine.drivers[device.driver], device)
 
 
 def group_node(device: Device) -> str | None:
@@ -138,4 +159,6 @@ def _behind(device: Device, node: str) -> bool:
 
 
 def _allows_user(machine: Machine, device: Device) -> bool:
-    return device.driver is None or machine.drivers[device.driver].description.kind is not DriverKind.NATIVE
+    if device.driver is None or is_on_vfio(machine, device):
+        return True
+    return machine.drivers[device.driver].description.kind is not DriverKind.NATIVE

@@ -1,6 +1,7 @@
 """What the kernel says of itself: modules, boot id, command line."""
 
 from simulated_node.description import DriverKind, Iommu, ModuleState
+from simulated_node.model import vfio
 from simulated_node.model.matching import alias_pattern
 from simulated_node.model.state import Machine
 from simulated_node.tree.entries import TreeBuilder
@@ -18,7 +19,7 @@ def render_kernel(out: TreeBuilder, machine: Machine) -> None:
         if driver.description.listing is None:
             continue
         for device in machine.devices.values():
-            if device.driver == driver.name:
+            if device.driver == driver.name and not vfio.is_on_vfio(machine, device):
                 _render_listing(
                     out, f"{driver.description.listing}/{device.address}", device.address, device.nodes[0].minor
                 )

@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from simulated_node.model import sriov, vfio
+from simulated_node.model import sriov, vfio, vgpu
 from simulated_node.model.attributes import Attribute, Kind
 from simulated_node.model.matching import modalias
 from simulated_node.model.state import Device, Driver, Machine
@@ -80,6 +80,8 @@ def _remembered(machine: Machine, device: Device, bars: list[int], memory: Memor
         _links_to_physical(machine, device),
         device.leaving,
         device.removing,
+        device.vgpu_type,
+        tuple(vgpu.creatable(machine, device)) if vgpu.is_function(machine, device) else None,
     )
     known = memory.get(device.address)
     if known is None or known[0] != looks:
@@ -139,6 +141,9 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
         out.link(f"{here}/iommu_group", group)
         out.link(f"{group}/devices/{device.address}", here)
         out.file(f"{group}/type", "DMA-FQ" if not vfio.is_on_vfio(machine, device) else "identity", READ_WRITE)
+    if vgpu.is_function(machine, device):
+        vgpu.OWN_NODES.fires()
+        _render_vgpu(out, machine, device, f"{here}/nvidia")
     if device.vfio_index is not None:
         out.directory(f"{here}/vfio-dev/vfio{device.vfio_index}")
     for node in device.nodes:
@@ -172,6 +177,18 @@ def _render_sriov(out: TreeBuilder, machine: Machine, device: Device, here: str)
     )
     for index, address in device.virtfns.items():
         out.link(f"{here}/virtfn{index}", f"{here.rpartition('/')[0]}/{address}")
+
+
+def _render_vgpu(out: TreeBuilder, machine: Machine, device: Device, here: str) -> None:
+    vgpu.LIST.fires()
+    rows = [f"{kind.id:<5} : {kind.name}" for kind in vgpu.creatable(machine, device)]
+    out.file(f"{here}/creatable_vgpu_types", "\n".join([vgpu.HEADER, *rows]))
+    out.file(
+        f"{here}/current_vgpu_type",
+        str(device.vgpu_type or 0),
+        READ_WRITE,
+        Attribute(Kind.VGPU_TYPE, device.address),
+    )
 
 
 def _class_device(out: TreeBuilder, path: str, sysfs_class: str, node: str, number: str) -> None:

@@ -199,18 +199,56 @@ def test_remove_id_leaves_what_is_bound(kernel: SimulatedKernel) -> None:
     assert hosts.driver_of(host, NPU) == "rebellions"
 
 
+@shows("ids.new-id-takes-later-ones", "hotplug.add")
+def test_new_id_takes_devices_that_come_later(kernel: SimulatedKernel) -> None:
+    kernel.host().load_module("pci-stub")
+    kernel.host().write(f"{DRIVERS}/pci-stub/new_id", b"1eff 9999")
+    kernel.hot_add(
+        parse_device(
+            {
+                "address": "0000:2b:00.0",
+                "parent": "0000:20:01.0",
+                "vendor": "1eff",
+                "device": "9999",
+                "class": "ff0000",
+            }
+        )
+    )
+    assert hosts.driver_of(kernel.host(), "0000:2b:00.0") == "pci-stub"
+
+
 @shows("ids.exists")
 def test_id_that_the_driver_has_is_refused(kernel: SimulatedKernel) -> None:
     kernel.host().load_module("vfio-pci")
     kernel.host().write(NEW_ID, b"1eff 1220")
-    with hosts.refused("EEXIST"):
-        kernel.host().write(NEW_ID, b"1EFF 1220")
+    for written in (b"1EFF 1220", b"0x1eff 0x1220", b"1eff 1220 1eff 0101 0"):
+        with hosts.refused("EEXIST"):
+            kernel.host().write(NEW_ID, written)
     with hosts.refused("EEXIST"):
         kernel.host().write(f"{DRIVERS}/ice/new_id", b"8086 1592")
+    with hosts.refused("EEXIST"):
+        kernel.host().write(f"{DRIVERS}/rebellions/new_id", b"1eff 9999 0 0 120000")
+    kernel.host().write(f"{DRIVERS}/rebellions/new_id", b"1eff 9999")
+
+
+@allows("ids.exists", "ids.unknown-driver-data")
+def test_id_with_all_seven_numbers_is_taken_twice(kernel: SimulatedKernel) -> None:
+    kernel.host().load_module("vfio-pci")
+    for _ in range(2):
+        kernel.host().write(NEW_ID, b"1eff 1220 ffffffff ffffffff 0 0 0")
+
+
+@shows("ids.unknown-driver-data")
+def test_data_that_the_driver_does_not_know_is_refused(kernel: SimulatedKernel) -> None:
+    kernel.host().load_module("vfio-pci")
+    with hosts.refused("EINVAL"):
+        kernel.host().write(NEW_ID, b"1eff 1220 ffffffff ffffffff 0 0 5")
+    kernel.host().load_module("pci-stub")
+    kernel.host().write(f"{DRIVERS}/pci-stub/new_id", b"1eff 1220 ffffffff ffffffff 0 0 5")
 
 
 @shows("ids.bad-format")
-@pytest.mark.parametrize("written", [b"1eff", b"1eff:1250", b"xyz 1250", b"\n", b"1eff 12500"])
+@pytest.mark.parametrize("written", [b"1eff", b"1eff:1250", b"xyz 1250", b"\n", b"-1eff 1250", b"1eff -1"])
 def test_what_is_no_id_is_refused(kernel: SimulatedKernel, written: bytes) -> None:
     kernel.host().load_module("vfio-pci")
     with hosts.refused("EINVAL"):
@@ -219,7 +257,43 @@ def test_what_is_no_id_is_refused(kernel: SimulatedKernel, written: bytes) -> No
         kernel.host().write(REMOVE_ID, written)
 
 
+@shows("ids.wide-number-matches-nothing")
+def test_number_that_no_device_can_have_is_taken_and_matches_none(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    host.load_module("vfio-pci")
+    host.write(f"{DRIVERS}/rebellions/unbind", NPU.encode())
+    host.write(NEW_ID, b"1eff 11250")
+    assert hosts.driver_of(host, NPU) is None
+    host.write(REMOVE_ID, b"1eff 11250")
+
+
+@pytest.mark.parametrize(
+    ("written", "takes"),
+    [
+        (b"1eff ffffffff", True),
+        (b"1eff 1250 1eff 101 120000 ff0000", True),
+        (b"1eff 1250 1eff 102", False),
+        (b"1eff 1250 ffffffff ffffffff 030000 ff0000", False),
+        (b"1eff 1250 more", True),
+    ],
+)
+def test_id_may_say_more_or_less_than_vendor_and_device(kernel: SimulatedKernel, written: bytes, takes: bool) -> None:
+    host = kernel.host()
+    host.load_module("vfio-pci")
+    host.write(f"{DRIVERS}/rebellions/unbind", NPU.encode())
+    host.write(NEW_ID, written)
+    assert hosts.driver_of(host, NPU) == ("vfio-pci" if takes else None)
+
+
 @shows("ids.no-such-id")
-def test_removing_an_id_that_was_not_added_is_refused(kernel: SimulatedKernel) -> None:
+@pytest.mark.parametrize("written", [b"8086 1592", b"1eff 1220 1eff 102", b"1eff 1221"])
+def test_removing_an_id_that_was_not_added_is_refused(kernel: SimulatedKernel, written: bytes) -> None:
+    kernel.host().load_module("vfio-pci")
+    kernel.host().write(NEW_ID, b"1eff 1220 1eff 101")
     with hosts.refused("ENODEV"):
         kernel.host().write(f"{DRIVERS}/ice/remove_id", b"8086 1592")
+    with hosts.refused("ENODEV"):
+        kernel.host().write(REMOVE_ID, written)
+    kernel.host().write(REMOVE_ID, b"1eff 1220")
+    with hosts.refused("ENODEV"):
+        kernel.host().write(REMOVE_ID, b"1eff 1220")

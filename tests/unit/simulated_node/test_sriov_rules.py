@@ -514,7 +514,7 @@ async def test_vfs_are_announced_one_by_one_and_their_physical_function_last(ker
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"sriovTotalVFs": None}, "virtualFunctions without sriovTotalVFs"),
+        ({"sriovTotalVFs": None}, "virtualFunctions or vgpu without sriovTotalVFs"),
         ({"sriovTotalVFs": 65535, "virtualFunctions": {}}, "would have no address"),
         ({"virtualFunctions": {"stride": 0}}, "stride"),
     ],
