@@ -19,6 +19,7 @@ import pytest
 
 from tests.kernel.guest.conftest import Lab
 from tests.kernel.modules import sim_accel_abi as abi
+from tests.kernel.modules.call32 import ioctl32
 from tests.kernel.modules.kernel_log import no_complaints
 from tests.kernel.modules.loaded import ModuleInUseError, loaded, mount_debugfs, unload
 from tests.kernel.modules.polling import until
@@ -250,6 +251,26 @@ def submitting_in_threads(node: Path, threads: int, each: int) -> None:
             thread.start()
         for thread in running:
             thread.join()
+
+
+def test_a_32_bit_caller_is_served_and_counted(node: Path) -> None:
+    child = forked(lambda: calling_with_32_bits(node))
+    assert exit_code(child) == 0
+    assert counted(child) == {"submit": (3, 0), "alloc": (1, 0), "fail": (0, 1), "foreign": (0, 1)}
+
+
+def calling_with_32_bits(node: Path) -> None:
+    with AccelFile(node) as accel:
+        for _ in range(3):
+            ioctl32(accel.descriptor, abi.SUBMIT, abi.SUBMIT_LAYOUT.pack(1, 0))
+        size, handle, _ = abi.ALLOC_LAYOUT.unpack(
+            ioctl32(accel.descriptor, abi.ALLOC, abi.ALLOC_LAYOUT.pack(4096, 0, 0))
+        )
+        assert (size, handle) == (4096, 1)
+        with refused(errno.ENOSPC):
+            ioctl32(accel.descriptor, abi.FAIL, abi.FAIL_LAYOUT.pack(errno.ENOSPC, 0))
+        with refused(errno.ENOTTY):
+            ioctl32(accel.descriptor, abi.SUBMIT ^ 0x100, abi.SUBMIT_LAYOUT.pack(1, 0))
 
 
 def test_the_module_stays_while_a_file_is_open(accel: AccelFile) -> None:
