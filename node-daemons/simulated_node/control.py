@@ -52,9 +52,18 @@ class Control:
         return read_records(self.root / PRIVATE / "writes.jsonl")
 
     def open_device(
-        self, node_path: str, *, pid: int = 4242, comm: str = "qemu-kvm", cgroup: str = "/machine.slice"
+        self,
+        node_path: str,
+        *,
+        pid: int = 4242,
+        comm: str = "qemu-kvm",
+        cgroup: str = "/machine.slice",
+        takes_device: bool = True,
     ) -> int:
-        return int(self.act("open_device", node=node_path, pid=pid, comm=comm, cgroup=cgroup))
+        """A process opens a node of /dev, through a VFIO group a device as well; its descriptor there."""
+        return int(
+            self.act("open_device", node=node_path, pid=pid, comm=comm, cgroup=cgroup, takes_device=takes_device)
+        )
 
     def close_device(self, node_path: str, *, pid: int | None = None) -> None:
         self.act("close_device", node=node_path, pid=pid)

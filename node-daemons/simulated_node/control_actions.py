@@ -32,6 +32,7 @@ class ControlActions:
                     pid=wire.number(message, "pid", 4242),
                     comm=wire.text({"comm": "qemu-kvm", **message}, "comm"),
                     cgroup=wire.text({"cgroup": "/machine.slice", **message}, "cgroup"),
+                    takes_device=message.get("takes_device") is not False,
                 )
             case "close_device":
                 pid = message.get("pid")

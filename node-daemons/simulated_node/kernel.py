@@ -181,12 +181,19 @@ class SimulatedKernel:
     # What happens to the machine.
 
     def open_device(
-        self, node_path: str, *, pid: int = 4242, comm: str = "qemu-kvm", cgroup: str = "/machine.slice"
+        self,
+        node_path: str,
+        *,
+        pid: int = 4242,
+        comm: str = "qemu-kvm",
+        cgroup: str = "/machine.slice",
+        takes_device: bool = True,
     ) -> int:
-        """A process opens a node of /dev; its descriptor there."""
+        """A process opens a node of /dev, through a VFIO group a device as well; its descriptor there."""
+        node = node_path.removeprefix("/dev/")
         return self._happens(
             lambda _: handles.open_node(
-                self._machine, node_path.removeprefix("/dev/"), pid=pid, comm=comm, cgroup=cgroup
+                self._machine, node, pid=pid, comm=comm, cgroup=cgroup, takes_device=takes_device
             )
         )
 

@@ -67,7 +67,7 @@ PROBE_UNCLAIMED = rule(
 )
 PROBE_BOUND = rule(
     "probe.leaves-bound-device",
-    "drivers_probe does nothing to a device that has a driver.",
+    "drivers_probe does nothing to a device that has a driver, be it one whose unbind sleeps.",
     source=f"{_BUS} bus_rescan_devices_helper",
 )
 PROBE_NEXT = rule(
@@ -120,10 +120,11 @@ def drivers_probe(machine: Machine, text: str, operation: int) -> None:
     device = machine.find(text)
     if device is None:
         raise PROBE_NO_DEVICE.refuses(f"no device {text.strip()!r}")
-    take_lock(device, operation)
+    # Looked at without the lock: a driver that is on its way out is still there.
     if device.driver is not None:
         PROBE_BOUND.fires()
         return
+    take_lock(device, operation)
     if attach(machine, device):
         retry_deferred(machine)
     else:

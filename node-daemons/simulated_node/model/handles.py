@@ -1,7 +1,7 @@
 """Processes that open and close device nodes: virtual machines, runtimes, tools."""
 
 from simulated_node.description import DriverKind
-from simulated_node.model import vfio
+from simulated_node.model import nodes, vfio
 from simulated_node.model.state import Machine, Process
 from simulated_node.rules.registry import rule
 
@@ -11,17 +11,22 @@ NOT_OPEN = rule(
 )
 
 
-def open_node(machine: Machine, node: str, *, pid: int, comm: str, cgroup: str) -> int:
-    """A process, started when it is not there yet, opens a node of /dev; its new descriptor."""
+def open_node(machine: Machine, node: str, *, pid: int, comm: str, cgroup: str, takes_device: bool = True) -> int:
+    """A process, started when it is not there yet, opens a node of /dev; its new descriptor.
+
+    ``takes_device``: through a VFIO group it takes the devices of the group as well, as a virtual machine does.
+    """
     groups = vfio.group_nodes(machine)
-    own = {made.name for device in machine.devices.values() for made in device.nodes}
+    own = {made.name for device in machine.devices.values() for made in nodes.visible(device)}
     if node not in groups and node not in own and node not in shared_nodes(machine):
         raise NO_NODE.refuses(f"there is no /dev/{node}")
     if node in groups or node.startswith("vfio/devices/"):
-        vfio.refuse_open(machine, node)
+        vfio.refuse_open(machine, node, takes_device=takes_device)
     process = machine.processes.setdefault(pid, Process(pid, comm, cgroup))
     descriptor = next(number for number in range(3, len(process.handles) + 4) if number not in process.handles)
     process.handles[descriptor] = node
+    if node in groups and not takes_device:
+        process.bare.add(descriptor)
     return descriptor
 
 
@@ -33,6 +38,7 @@ def close_node(machine: Machine, node: str, *, pid: int | None) -> None:
     for process in holders:
         for descriptor in [number for number, name in process.handles.items() if name in names]:
             del process.handles[descriptor]
+            process.bare.discard(descriptor)
             closed = True
         if not process.handles:
             del machine.processes[process.pid]

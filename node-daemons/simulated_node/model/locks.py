@@ -5,8 +5,8 @@ from simulated_node.rules.registry import WouldBlockError, rule
 
 ONE_AT_A_TIME = rule(
     "device.one-operation-at-a-time",
-    "bind, unbind, drivers_probe and, before late 6.12, driver_override take the device's lock: while an unbind "
-    "sleeps, each of them sleeps too.",
+    "bind, unbind and, before late 6.12, driver_override take the device's lock: while an unbind sleeps, each of them "
+    "sleeps too.",
     source="drivers/base/dd.c device_driver_detach; drivers/base/driver.c driver_set_override",
 )
 

@@ -28,9 +28,17 @@ def make_nodes(machine: Machine, driver: Driver) -> list[Node]:
     return made
 
 
+def visible(device: Device) -> list[Node]:
+    """The nodes that are there: those of VFIO go before their user does."""
+    return [] if device.leaving and device.vfio_index is not None else device.nodes
+
+
 def orphan_handles(machine: Machine, device: Device) -> bool:
     """The device's nodes go: handles on them stay, on a deleted file. Whether there was one."""
-    names = {node.name for node in device.nodes}
+    return orphan(machine, {node.name for node in device.nodes})
+
+
+def orphan(machine: Machine, names: set[str]) -> bool:
     found = False
     for process in machine.processes.values():
         for descriptor, name in process.handles.items():

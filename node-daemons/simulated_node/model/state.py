@@ -123,13 +123,14 @@ class Module:
 @dataclass(slots=True)
 class Process:
     """A simulated process; ``handles`` maps a descriptor to the name of the node it holds, "(deleted)" added when it
-    went.
+    went. ``bare`` are the descriptors of VFIO groups from which it has taken no device.
     """
 
     pid: int
     comm: str
     cgroup: str
     handles: dict[int, str] = field(default_factory=dict)
+    bare: set[int] = field(default_factory=set)
 
 
 def _no_fault(_name: str) -> str | None:
@@ -180,6 +181,14 @@ class Machine:
     def find(self, text: str) -> Device | None:
         """bus_find_device_by_name: an exact name, one newline after it allowed (sysfs_streq); a NUL ends it."""
         return self.devices.get(text.split("\0", 1)[0].removesuffix("\n"))
+
+    def users_of(self, node: str) -> list[Process]:
+        """The processes that hold a VFIO node and a device through it."""
+        return [
+            process
+            for process in self.processes.values()
+            if any(name == node and number not in process.bare for number, name in process.handles.items())
+        ]
 
     def handles_on(self, node: str) -> list[Process]:
         """The processes that hold a node of /dev open."""

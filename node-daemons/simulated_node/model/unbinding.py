@@ -41,6 +41,17 @@ ASKS_USER = rule(
     "The user that an unbind waits for gets a device request through VFIO.",
     source="drivers/vfio/vfio_main.c vfio_unregister_group_dev; drivers/vfio/pci/vfio_pci_core.c vfio_pci_core_request",
 )
+DEVICE_NODE_FIRST = rule(
+    "unbind.vfio-device-goes-before-its-user",
+    "While an unbind waits for a VFIO user, the device's vfio-dev directory and own node are gone already, the group's "
+    "node is there.",
+    source="drivers/vfio/vfio_main.c vfio_unregister_group_dev: vfio_device_del comes before the wait",
+)
+BARE_GROUP = rule(
+    "unbind.group-merely-open-holds-nothing-up",
+    "Who has a group open and no device of it holds no unbind up, and keeps a handle on a deleted node.",
+    source="drivers/vfio/group.c vfio_device_remove_group",
+)
 TAKES_TIME = rule(
     "unbind.takes-its-time",
     "A driver's remove callback may take long: the unbind sleeps meanwhile, with the device's lock.",
@@ -130,10 +141,11 @@ def depart(machine: Machine, device: Device) -> None:
 
 def _wait_for_users(machine: Machine, device: Device, operation: int, holds: tuple[str, ...]) -> None:
     """Sleep while the driver that is to leave waits for its users."""
-    held = [node for node in vfio.nodes_of(machine, device) if machine.handles_on(node)]
+    held = [node for node in vfio.nodes_of(machine, device) if machine.users_of(node)]
     if held:
         machine.requests.update((operation, node) for node in held)
         ASKS_USER.fires()
+        DEVICE_NODE_FIRST.fires()
         raise WouldBlockError(UNBIND_VFIO_OPEN, holds)
     waits = machine.drivers[device.driver or ""].description.unbind_when_open is WhenOpen.BLOCKS
     if waits and any(machine.handles_on(node.name) for node in device.nodes):
@@ -142,14 +154,18 @@ def _wait_for_users(machine: Machine, device: Device, operation: int, holds: tup
 
 def _release(machine: Machine, device: Device) -> None:
     """The driver leaves; nothing else takes the device by itself."""
+    vgpu.forget(machine, device)
     for node in device.nodes:
         if node.sysfs_class is not None:
             machine.events.append(class_event("remove", device, node.sysfs_class, node.base))
     if vfio.is_on_vfio(machine, device):
+        group = vfio.group_node(device)
         vfio.detach(device)
+        device.driver = None
+        if group is not None and group not in vfio.group_nodes(machine) and nodes.orphan(machine, {group}):
+            BARE_GROUP.fires()
     elif nodes.orphan_handles(machine, device):
         UNBIND_NATIVE_OPEN.fires()
-    vgpu.forget(machine, device)
     device.nodes = []
     device.driver = None
     device.leaving = False

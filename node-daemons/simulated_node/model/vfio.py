@@ -134,7 +134,7 @@ def nodes_of(machine: Machine, device: Device) -> list[str]:
 
 def users(machine: Machine, device: Device) -> list[Process]:
     """The processes that hold the device through VFIO, by its group or by its own node."""
-    return [process for name in nodes_of(machine, device) for process in machine.handles_on(name)]
+    return [process for name in nodes_of(machine, device) for process in machine.users_of(name)]
 
 
 def is_owned_by_user(machine: Machine, device: Device) -> bool:
@@ -143,10 +143,12 @@ def is_owned_by_user(machine: Machine, device: Device) -> bool:
     return any(users(machine, member) for member in members)
 
 
-def refuse_open(machine: Machine, node: str) -> None:
-    """Opening a VFIO node and taking the group behind it."""
+def refuse_open(machine: Machine, node: str, *, takes_device: bool) -> None:
+    """Opening a VFIO node and, with ``takes_device``, taking the group behind it."""
     if machine.handles_on(node):
         raise SECOND_OPEN.refuses(f"/dev/{node} is open already")
+    if not takes_device:
+        return
     members = [device for device in machine.devices.values() if is_on_vfio(machine, device) and _behind(device, node)]
     group = members[0].group if members else None
     for member in members if group is None else machine.in_group(group):

@@ -1,6 +1,6 @@
 """/dev and the processes that hold parts of it. Nodes are plain files here: what counts is whether they are there."""
 
-from simulated_node.model import handles, vfio
+from simulated_node.model import handles, nodes, vfio
 from simulated_node.model.state import Machine
 from simulated_node.tree.entries import TreeBuilder
 
@@ -9,7 +9,7 @@ _NODE = 0o600
 
 def render_nodes(out: TreeBuilder, machine: Machine) -> None:
     out.directory("/dev")
-    names = {node.name for device in machine.devices.values() for node in device.nodes}
+    names = {node.name for device in machine.devices.values() for node in nodes.visible(device)}
     for name in sorted({*names, *vfio.group_nodes(machine), *handles.shared_nodes(machine)}):
         out.file(f"/dev/{name}", b"", _NODE)
 
@@ -20,8 +20,10 @@ def render_processes(out: TreeBuilder, machine: Machine) -> None:
     out.raw_link("/proc/net", "self/net")
     out.raw_link("/proc/mounts", "self/mounts")
     _render_process(out, 1, "systemd", "/init.scope", {})
+    gone = {node.name for one in machine.devices.values() for node in one.nodes if node not in nodes.visible(one)}
     for process in machine.processes.values():
-        _render_process(out, process.pid, process.comm, process.cgroup, process.handles)
+        held = {number: f"{name} (deleted)" if name in gone else name for number, name in process.handles.items()}
+        _render_process(out, process.pid, process.comm, process.cgroup, held)
 
 
 def _render_process(out: TreeBuilder, pid: int, comm: str, cgroup: str, open_nodes: dict[int, str]) -> None:

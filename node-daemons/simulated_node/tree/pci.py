@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from simulated_node.model import sriov, vfio, vgpu
+from simulated_node.model import nodes, sriov, vfio, vgpu
 from simulated_node.model.attributes import Attribute, Kind
 from simulated_node.model.matching import modalias
 from simulated_node.model.state import Device, Driver, Machine
@@ -144,9 +144,9 @@ def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: lis
     if vgpu.is_function(machine, device):
         vgpu.OWN_NODES.fires()
         _render_vgpu(out, machine, device, f"{here}/nvidia")
-    if device.vfio_index is not None:
+    if device.vfio_index is not None and not device.leaving:
         out.directory(f"{here}/vfio-dev/vfio{device.vfio_index}")
-    for node in device.nodes:
+    for node in nodes.visible(device):
         if node.sysfs_class is not None:
             own = f"{here}/{node.sysfs_class}/{node.base}"
             _class_device(out, own, node.sysfs_class, node.name, node.number)

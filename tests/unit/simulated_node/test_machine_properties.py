@@ -121,7 +121,7 @@ def check_state(machine: Machine) -> None:
         assert process.handles
         for name in process.handles.values():
             if name.startswith("vfio/"):
-                assert not name.endswith("(deleted)"), "a VFIO node went while it was open"
+                assert not name.endswith("(deleted)"), "a VFIO node went while a device was held by it"
                 assert len(machine.handles_on(name)) == 1
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from simulated_node.kernel import SimulatedKernel
 from tests.builders import hosts
-from tests.builders.hosts import DRIVERS, NPU, PROBE, TWIN, Sleeper
+from tests.builders.hosts import DRIVERS, NPU, TWIN, Sleeper
 from tests.builders.kernel_rules import shows
 from tests.builders.waiting import eventually
 
 UNBIND = f"{DRIVERS}/rebellions/unbind"
+BIND = f"{DRIVERS}/rebellions/bind"
 
 
 class Clock:
@@ -45,15 +46,15 @@ def test_slow_unbind_keeps_the_lock_for_its_time(kernel: SimulatedKernel, clock:
     hold = kernel.block(f"remove:rebellions:{NPU}", seconds=30)
     unbind = Sleeper(lambda: host.write(UNBIND, NPU.encode()))
     assert hold.wait_until_blocked()
-    probe = Sleeper(lambda: host.write(PROBE, NPU.encode()))
-    eventually(lambda: sorted(kernel.sleeping) == [UNBIND, PROBE], every=0.005)
+    bind = Sleeper(lambda: host.write(BIND, NPU.encode()))
+    eventually(lambda: sorted(kernel.sleeping) == [BIND, UNBIND], every=0.005)
     host.write(UNBIND, TWIN.encode())
     passes(kernel, clock, 29)
     assert unbind.asleep
     passes(kernel, clock, 1)
     assert unbind.result() == "ok"
-    assert probe.result() == "ok"
-    assert hosts.driver_of(host, NPU) == "rebellions", "the probe came after it"
+    assert bind.result() == "ok"
+    assert hosts.driver_of(host, NPU) == "rebellions", "the bind came after it"
     again = Sleeper(lambda: host.write(UNBIND, NPU.encode()))
     assert hold.wait_until_blocked(), "the next one takes as long"
     hold.release()
