@@ -24,6 +24,7 @@ from tests.kernel.modules.kernel_log import no_complaints
 from tests.kernel.modules.loaded import ModuleInUseError, loaded, mount_debugfs, unload
 from tests.kernel.modules.polling import until
 from tests.kernel.modules.processes import exit_code, forked
+from tests.kernel.modules.refusals import refused
 from tests.kernel.modules.sim_accel_device import AccelFile, calls, node_below, state
 
 PLATFORM = Path("/sys/bus/platform/devices")
@@ -57,13 +58,6 @@ def node(module: None) -> Path:
 def accel(node: Path) -> Iterator[AccelFile]:
     with AccelFile(node) as opened:
         yield opened
-
-
-@contextlib.contextmanager
-def refused(number: int) -> Iterator[None]:
-    with pytest.raises(OSError) as caught:
-        yield
-    assert caught.value.errno == number, errno.errorcode[caught.value.errno or 0]
 
 
 def counted(pid: int, device: str = DEVICE) -> dict[str, tuple[int, int]]:

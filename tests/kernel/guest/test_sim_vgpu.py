@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -30,6 +28,7 @@ from tests.kernel.modules.loaded import (
 )
 from tests.kernel.modules.polling import until
 from tests.kernel.modules.processes import exit_code, forked
+from tests.kernel.modules.refusals import refused
 from tests.kernel.modules.sim_vgpu_card import (
     DEBUGFS,
     FRAME_BUFFER_GIB,
@@ -38,9 +37,9 @@ from tests.kernel.modules.sim_vgpu_card import (
     MODULE,
     PCI_DEVICES,
     Card,
-    Function,
     write,
 )
+from tests.kernel.modules.sim_vgpu_writers import scribble, scribble_until_gone, seize
 from tests.kernel.modules.vfio_user import Until, VfioUser, vfio_process
 
 # What the machine is built with, for plugging it in again.
@@ -84,13 +83,6 @@ def is_fresh(card: Card) -> bool:
     for function in card.functions():
         function.set(0)
     return not card.mixed_sizes
-
-
-@contextlib.contextmanager
-def refused(number: int) -> Iterator[None]:
-    with pytest.raises(OSError) as caught:
-        yield
-    assert caught.value.errno == number, errno.errorcode[caught.value.errno or 0]
 
 
 def test_a_function_binds_by_its_id_and_gets_nodes_and_attributes(card: Card) -> None:
@@ -369,28 +361,6 @@ def test_writers_at_once_never_give_away_more_than_the_frame_buffer(card: Card) 
     assert card.used_gib == 0
 
 
-def seize(card: Card, number: int, gate: int, opener: int, times: int = 50) -> None:
-    """Take all, look whether a sibling has something too, give it back. Begins when all have closed the opener."""
-    paths = [function.path / "nvidia/current_vgpu_type" for function in card.functions()]
-    own, siblings = os.open(paths[number], os.O_WRONLY), [os.open(path, os.O_RDONLY) for path in paths]
-    del siblings[number]
-    whole, nothing = str(IDS[48]).encode(), b"0"
-    os.close(opener)
-    os.read(gate, 1)
-    while times:
-        try:
-            os.pwrite(own, whole, 0)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            continue
-        try:
-            assert {os.pread(sibling, 16, 0) for sibling in siblings} == {b"0\n"}
-        finally:
-            os.pwrite(own, nothing, 0)
-        times -= 1
-
-
 def test_writers_of_different_sizes_leave_one_size_and_a_true_account(card: Card) -> None:
     functions = card.functions()
     writers = [forked(functools.partial(scribble, function, 60)) for function in functions for _ in range(2)]
@@ -401,18 +371,6 @@ def test_writers_of_different_sizes_leave_one_size_and_a_true_account(card: Card
     assert len({gib for gib in held if gib}) <= 1
 
 
-def scribble(function: Function, writes: int) -> None:
-    """Set and clear at random; refusals are part of the game, anything but EIO is a fault."""
-    chance = random.Random(os.getpid())
-    for _ in range(writes):
-        try:
-            function.set(chance.choice([0, 0, IDS[12], IDS[24], IDS[16]]))
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-        function.creatable()
-
-
 def test_functions_come_and_go_under_writers_and_users(card: Card) -> None:
     """Nothing of this may upset the kernel; what each loser of a race gets is an errno."""
     for _ in range(2):
@@ -421,15 +379,3 @@ def test_functions_come_and_go_under_writers_and_users(card: Card) -> None:
         assert [exit_code(writer) for writer in writers] == [0] * len(writers)
         card.enable(FUNCTIONS)
     assert card.used_gib == 0
-
-
-def scribble_until_gone(function: Function) -> None:
-    while True:
-        try:
-            function.set(IDS[12])
-            function.set(0)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENODEV):
-                return
-            if error.errno != errno.EIO:
-                raise
