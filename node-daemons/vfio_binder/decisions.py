@@ -8,7 +8,7 @@ from node_host.acting.actions import Action, Forget, JournalAction, Remember, Re
 from node_host.acting.journal import JournalEntry
 from node_host.pci.vfio_drivers import is_vfio_driver
 from node_host.pci.vfio_nodes import missing_node
-from node_host.pci.viability import obstacles
+from node_host.pci.viability import STUB, obstacles
 from node_host.reasons import Reason
 from vfio_binder.situation import Block, Situation, Want, blocked, returned_already
 
@@ -43,8 +43,7 @@ def placed_report(situation: Situation, address: str) -> BoundDevice:
     missing = missing_node(device, situation.passthrough(address).iommu, situation.view.vfio_nodes)
     if missing is not None:
         return situation.report(address, DeviceState.FAILED, Reason.VERIFY_FAILED, missing)
-    entry = situation.ours(address)
-    if entry is not None and device.driver == entry.bound_driver:
+    if situation.ours(address) is not None:
         return situation.report(address, DeviceState.READY, Reason.BOUND)
     doubt = situation.doubt(address)
     text = "it was on this driver before npufleet came, and stays there on release" if doubt is None else doubt.message
@@ -78,7 +77,7 @@ def _native_report(situation: Situation, address: str) -> BoundDevice:
     doubt = situation.doubt(address)
     if doubt is not None:
         return situation.report_block(address, doubt)
-    if is_vfio_driver(driver):
+    if is_vfio_driver(driver) or driver == STUB:
         text = f"it is on {driver}, and not by npufleet: give it to the vendor's driver by hand"
         return situation.report_block(address, blocked(Reason.BOUND_BY_OTHERS, text))
     return situation.report(address, DeviceState.READY, Reason.NATIVE_DRIVER)
@@ -93,15 +92,17 @@ def _held(situation: Situation, address: str) -> BoundDevice:
     wrong = situation.identity_block(address)
     if wrong is not None:
         return situation.report(address, DeviceState.PENDING, Reason.HELD, wrong.message)
-    driver = view.devices[address].driver or "no driver"
-    if situation.entries[address].mode is Mode.PASSTHROUGH:
-        if situation.is_placed(address) and not obstacles(view.members(address), view.devices):
-            return placed_report(situation, address)
-    else:
+    text = f"held as it is, on {view.devices[address].driver or 'no driver'}"
+    if situation.entries[address].mode is not Mode.PASSTHROUGH:
         report = _native_report(situation, address)
-        if report.state is DeviceState.READY:
-            return report
-    return situation.report(address, DeviceState.PENDING, Reason.HELD, f"held as it is, on {driver}")
+    elif situation.is_placed(address) and not obstacles(view.members(address), view.devices):
+        report = placed_report(situation, address)
+        text = f"{text}; {report.message}"
+    else:
+        return situation.report(address, DeviceState.PENDING, Reason.HELD, text)
+    if report.state is DeviceState.READY:
+        return report
+    return situation.report(address, DeviceState.PENDING, Reason.HELD, text)
 
 
 def _release(situation: Situation, address: str) -> Decision:
@@ -115,9 +116,11 @@ def _release(situation: Situation, address: str) -> Decision:
     if entry is None:
         doubt = situation.doubt(address)
         return Decision(released if doubt is None else situation.report_block(address, doubt))
-    if situation.entries[address].on_release is OnRelease.LEAVE:
-        return Decision(released, note=Forget(address, "left as it is on release"))
     needers = situation.needers(address)
+    # A companion was not bound for the order that says Leave, so it is not that order's to leave.
+    is_needed_companion = bool(entry.companion_of and needers)
+    if situation.entries[address].on_release is OnRelease.LEAVE and not is_needed_companion:
+        return Decision(released, note=Forget(address, "left as it is on release"))
     if needers:
         note = None if entry.companion_of == needers else Remember(address, situation.new_entry(address, needers))
         text = f"released; stays on {entry.bound_driver} as companion of {', '.join(needers)}"
@@ -146,10 +149,10 @@ def _unordered(situation: Situation, address: str) -> Decision:
     needers = situation.needers(address)
     if needers:
         device = situation.view.devices.get(address)
-        if device is None or device.driver != entry.bound_driver:
+        if device is None or not is_vfio_driver(device.driver):
             text = f"to be on {entry.bound_driver} for {', '.join(needers)}"
             return Decision(situation.report(address, DeviceState.PENDING, Reason.BINDING, text))
-        text = f"on {entry.bound_driver} for {', '.join(needers)}"
+        text = f"on {device.driver} for {', '.join(needers)}"
         return Decision(situation.report(address, DeviceState.READY, Reason.COMPANION, text))
     return give_back(situation, address, entry)
 

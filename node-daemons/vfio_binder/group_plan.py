@@ -11,7 +11,7 @@ from node_host.pci.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
 from node_host.pci.viability import STUB, allows_user
 from node_host.reasons import Reason
 from vfio_binder.decisions import Decision, placed_report
-from vfio_binder.situation import AUTO, Block, Situation, Want, blocked
+from vfio_binder.situation import AUTO, Block, Situation, Want, blocked, returned_already
 
 
 def decide_group(situation: Situation, members: tuple[str, ...]) -> dict[str, Decision]:
@@ -39,6 +39,7 @@ class _Group:
         able = tuple(address for address in self._wanters if address not in self._blocks)
         if able:
             self._take_companions(able)
+        self._wait_for_returns()
         for address in self._moves:
             block = self._situation.bind_block(address)
             if block is not None:
@@ -94,10 +95,7 @@ class _Group:
             text = f"{address} stays with the host for its virtual functions, and shares the IOMMU group"
             block = blocked(Reason.COMPANION_MANAGED, text)
         elif ordered in (Want.NATIVE, Want.HOLD):
-            entry = situation.entries[address]
-            what = f"ordered {entry.mode}" if ordered is Want.NATIVE else "held"
-            by = f"{what} by policy {entry.decided_by.policy}, rule {entry.decided_by.rule}"
-            block = blocked(Reason.COMPANION_MANAGED, f"{address} is {by}")
+            block = self._managed(address)
         elif not binds:
             text = f"{address} of the same IOMMU group is on {device.driver}; companions: Bind would take it along"
             block = blocked(Reason.COMPANIONS_REFUSED, text)
@@ -106,6 +104,28 @@ class _Group:
             return
         if device.driver is not None:
             self._blocks[address] = block
+
+    def _managed(self, address: str) -> Block:
+        entry = self._situation.entries[address]
+        what = "held" if self._situation.want(address) is Want.HOLD else f"ordered {entry.mode}"
+        by = f"{what} by policy {entry.decided_by.policy}, rule {entry.decided_by.rule}"
+        return blocked(Reason.COMPANION_MANAGED, f"{address} is {by}")
+
+    def _wait_for_returns(self) -> None:
+        """Nothing is bound beside a member that goes, or waits to go, back to a driver of the host."""
+        block = next((self._managed(address) for address in self._members if self._goes_back(address)), None)
+        if block is not None:
+            self._blocks |= dict.fromkeys(self._moves, block)
+            self._moves.clear()
+
+    def _goes_back(self, address: str) -> bool:
+        situation = self._situation
+        entry, device = situation.ours(address), situation.view.devices.get(address)
+        if entry is None or device is None or situation.want(address) is not Want.NATIVE:
+            return False
+        if situation.identity_block(address) is not None or returned_already(device, entry):
+            return False
+        return entry.former_driver not in ("", STUB)
 
     def _unknown(self, address: str) -> Block:
         absent = self._situation.absent(address)

@@ -271,9 +271,13 @@ def blocked(reason: Reason, message: str) -> Block:
 
 
 def returned_already(device: PCIDevice, entry: JournalEntry) -> bool:
-    """Whether nothing that we wrote is left on the device, or somebody else has made something of it since."""
+    """Whether nothing that we wrote is left on the device, or somebody else has made something of it since.
+
+    What is on VFIO before npufleet comes is never bound, so no VFIO driver is one to give back to; one that is not the
+    entry's is where a move from one to another was cut short.
+    """
     override_is_ours = device.driver_override == entry.bound_driver and entry.former_override != entry.bound_driver
-    if device.driver == entry.bound_driver:
+    if is_vfio_driver(device.driver):
         return False
     if device.driver is None:
         return not entry.former_driver and not override_is_ours

@@ -18,7 +18,7 @@ from node_host.acting.steps import FAILURES, NotVerifiedError, gone, step, words
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.host import Host
 from node_host.pci.device import DRIVERS, DeviceGoneError, PCIDevice
-from node_host.pci.vfio_drivers import driver_directory, module_of
+from node_host.pci.vfio_drivers import driver_directory, is_vfio_driver, module_of
 from node_host.pci.vfio_nodes import missing_node, read_vfio_nodes
 from node_host.reasons import Reason
 
@@ -118,13 +118,14 @@ class DeviceMover:
     async def _to_former(self, address: str, entry: JournalEntry) -> str | None:
         """The former driver and override again; the driver that it is on then.
 
-        A driver that is neither ours nor the former one is somebody else's choice, and stays.
+        A driver that is neither VFIO nor the former one is somebody else's choice, and stays.
         """
         former = entry.former_driver or None
         device = await self._writes.read(address)
         # An override that the device had beside another driver would keep that driver away from it.
         during = entry.former_override if entry.former_override == former else None
-        if device.driver in (entry.bound_driver, None) and device.driver != former:
+        # A VFIO driver that is not the entry's is the one before it: a move between the two was cut short.
+        if (device.driver is None or is_vfio_driver(device.driver)) and device.driver != former:
             if device.driver_override != during:
                 await step("clear driver_override", self._writes.override(address, during))
             if device.driver is not None:
