@@ -71,13 +71,15 @@ class Observer:
             addresses = await self._calls.run(DEVICES, partial(list_addresses, self._host))
         except (OSError, HungError) as error:
             addresses, problem = [], f"{DEVICES} cannot be listed: {getattr(error, 'strerror', None) or error}"
-        return await self._view(addresses, named, problem)
+        view = await self._view(addresses, named, problem)
+        return replace(view, aliases=await self._safe("module aliases", read_aliases, lambda _: VFIOAliases()))
 
     async def again(self, addresses: Collection[str]) -> HostView:
         """The devices named, read anew, and nothing else; all are looked at closely."""
         return await self._view(addresses, addresses, None)
 
     async def _view(self, addresses: Iterable[str], named: Collection[str], problem: str | None) -> HostView:
+        """Without module aliases, which only a plan asks for."""
         boot_id = await self._calls.run("boot id", partial(read_boot_id, self._host))
         groups = await self._safe("iommu groups", read_groups, _groups_unreadable)
         devices, unreadable = await self._devices(addresses)
@@ -95,7 +97,6 @@ class Observer:
             published=await self._safe(
                 "publication", lambda host: read_published(host, boot_id), lambda why: Published(unreadable=why)
             ),
-            aliases=await self._safe("module aliases", read_aliases, lambda _: VFIOAliases()),
             vfio_nodes=await self._safe("vfio nodes", read_vfio_nodes, lambda _: frozenset[str]()),
             problem=problem,
         )

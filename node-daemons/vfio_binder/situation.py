@@ -170,21 +170,25 @@ class Situation:
 
     def write_block(self, address: str) -> Block | None:
         """Why nothing may be written to the device now."""
-        obstacle = self.view.untouchable(address)
-        return self.retry_block(address) if obstacle is None else _of(obstacle)
+        return self._stuck(address) or _of(self.view.untouchable(address)) or self._failed(address)
 
     def card_write_block(self, address: str) -> Block | None:
         """Why the number of its virtual functions may not be changed now."""
-        obstacle = self.view.card_untouchable(address)
-        return self.retry_block(address) if obstacle is None else _of(obstacle)
+        return self._stuck(address) or _of(self.view.card_untouchable(address)) or self._failed(address)
 
     def retry_block(self, address: str) -> Block | None:
         """Whether a write to it hangs, or the last attempt failed a short time ago."""
+        return self._stuck(address) or self._failed(address)
+
+    def _stuck(self, address: str) -> Block | None:
         device = self.view.devices.get(address)
         for one in (address, *(device.virtual_functions if device else ())):
             for lock in self.view.locks(one):
                 if lock in self.stuck:
                     return self._moved(address, Reason.WRITE_STUCK, self.stuck[lock])
+        return None
+
+    def _failed(self, address: str) -> Block | None:
         attempt = self.attempts.get(address)
         return None if attempt is None else Block(attempt.state, attempt.reason, attempt.message)
 
@@ -284,5 +288,5 @@ def returned_already(device: PCIDevice, entry: JournalEntry) -> bool:
     return not override_is_ours
 
 
-def _of(obstacle: Obstacle) -> Block:
-    return blocked(obstacle.reason, obstacle.message)
+def _of(obstacle: Obstacle | None) -> Block | None:
+    return None if obstacle is None else blocked(obstacle.reason, obstacle.message)

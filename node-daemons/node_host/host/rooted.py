@@ -6,6 +6,7 @@ simulated one.
 # A path here is a host path below a root, and pathlib would follow its links out of the root.
 # ruff: noqa: PTH100, PTH115, PTH116, PTH123, PTH208
 
+import errno
 import os
 from pathlib import Path
 
@@ -19,9 +20,11 @@ class RootedFiles:
     def __init__(self, root: str | Path) -> None:
         self.root = os.path.abspath(root)
         self._base = self.root.rstrip("/")
+        # Below "/" the kernel follows the links, and none leads out; elsewhere they are followed here, name by name.
+        self._no_follow = os.O_NOFOLLOW if self._base else 0
 
     def read(self, path: str) -> bytes:
-        descriptor = os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY)
+        descriptor = os.open(self._real(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | self._no_follow)
         with open(descriptor, "rb", buffering=0) as file:
             return file.readall()
 
@@ -38,7 +41,7 @@ class RootedFiles:
             return False
 
     def stat(self, path: str) -> os.stat_result:
-        return os.stat(self._real(path), follow_symlinks=False)
+        return os.stat(self._real(path), follow_symlinks=not self._no_follow)
 
     def local(self, path: str) -> Path:
         return Path(self._base + resolve_in_root(self.root, path, strict=False))
@@ -47,7 +50,11 @@ class RootedFiles:
         return sorted(os.listdir(self._real(path)))
 
     def _real(self, path: str) -> str:
-        return self._base + resolve_in_root(self.root, path)
+        if self._base:
+            return self._base + resolve_in_root(self.root, path)
+        if not path.startswith("/") or "\0" in path:
+            raise OSError(errno.EINVAL, "not an absolute host path", path)
+        return path
 
     def _entry(self, path: str) -> str:
         """The real path of a name whose own link is not followed."""

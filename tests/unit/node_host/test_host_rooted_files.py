@@ -106,3 +106,24 @@ def test_root_decides_which_kernel_it_is(tmp_path: Path) -> None:
     with hosts.served(tmp_path) as machine:
         assert isinstance(open_host(machine.root), SimulatedHost)
         assert isinstance(open_host(str(machine.root)), SimulatedHost)
+
+
+def test_below_the_root_itself_links_are_followed_by_the_kernel_with_the_same_result(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("seen")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "loop").symlink_to("loop")
+    whole, below = KernelFiles("/"), KernelFiles(tmp_path)
+    assert whole.read(f"{tmp_path}/link") == b"seen"
+    assert whole.read_link(f"{tmp_path}/link") == f"{tmp_path}/target"
+    assert whole.resolve(f"{tmp_path}/link") == str((tmp_path / "target").resolve())
+    assert whole.stat(f"{tmp_path}/link").st_size == 4
+    assert whole.list(str(tmp_path)) == below.list("/") == ["link", "loop", "target"]
+    assert whole.exists(f"{tmp_path}/loop")
+    for host, path in ((whole, f"{tmp_path}/loop"), (below, "/loop")):
+        with pytest.raises(OSError, match="symbolic links") as caught:
+            host.read(path)
+        assert caught.value.errno == errno.ELOOP
+    for path in ("relative", "/nul\0"):
+        with pytest.raises(OSError, match="absolute") as caught:
+            whole.read(path)
+        assert caught.value.errno == errno.EINVAL
