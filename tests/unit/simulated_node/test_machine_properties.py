@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simulated_node.description import DriverKind
 from simulated_node.description_files import known_drivers
-from simulated_node.model import handles, hotplug, modules, vfio
+from simulated_node.model import handles, hotplug, modules, vfio, vgpu
 from simulated_node.model.attributes import Attribute, Kind, write_attribute
 from simulated_node.model.boot import boot
 from simulated_node.model.state import Machine
@@ -20,9 +20,13 @@ from tests.builders.examples import at_least
 FLOOR = 2000
 PF = "0000:30:00.0"
 VFS = ("0000:30:10.0", "0000:30:10.2", "0000:30:10.4")
-ADDRESSES = (hosts.NPU, hosts.TWIN, hosts.GRAPHICS, hosts.AUDIO, hosts.SICK, hosts.NOBODY, PF, *VFS)
+# A vGPU card, with a driver that makes its functions itself so that short sequences get there.
+CARD = "0000:31:00.0"
+FUNCTIONS = ("0000:31:00.4", "0000:31:00.5", "0000:31:00.6")
+FRAME_BUFFER = 8
+ADDRESSES = (hosts.NPU, hosts.TWIN, hosts.GRAPHICS, hosts.AUDIO, hosts.SICK, hosts.NOBODY, PF, *VFS, CARD, *FUNCTIONS)
 DRIVERS = ("rebellions", "vfio-pci", "nvidia", "snd_hda_intel", "pci-stub", "igb", "pci-pf-stub")
-NODES = ("rbln0", "rbln1", "vfio/20", "vfio/24", "vfio/devices/vfio0", "nvidia0", "vfio/0", "vfio/1")
+NODES = ("rbln0", "rbln1", "vfio/20", "vfio/24", "vfio/devices/vfio0", "nvidia0", "vfio/0", "vfio/1", "vfio/2")
 
 KEPT = {hosts.PORT, *ADDRESSES}
 DESCRIPTION = hosts.bench(
@@ -38,6 +42,29 @@ DESCRIPTION = hosts.bench(
             "sriovTotalVFs": 3,
             "virtualFunctions": {"device": "10ca"},
         },
+        {
+            "address": CARD,
+            "parent": hosts.PORT,
+            "vendor": "10de",
+            "device": "26b9",
+            "class": "030200",
+            "iommuGroup": 51,
+            "sriovTotalVFs": 3,
+            "virtualFunctions": {"firstOffset": 4, "stride": 1},
+            "vgpu": {
+                "frameBufferGiB": FRAME_BUFFER,
+                "types": [{"id": size, "name": f"X-{size}Q", "frameBufferGiB": size} for size in (2, 4, 8)],
+                "vfioPciToo": True,
+            },
+        },
+    ],
+    drivers=[
+        {
+            **next(driver for driver in known_drivers().drivers if driver.name == "nvidia").model_dump(
+                mode="json", by_alias=True
+            ),
+            "sriov": {},
+        }
     ],
     volumes=[],
     mounts=[],
@@ -52,7 +79,9 @@ ORDERS = st.one_of(
     st.tuples(st.just("load"), st.just(""), st.sampled_from(("vfio_pci", "pci_stub", "pci_pf_stub", "none"))),
     st.tuples(st.sampled_from(("open", "close")), st.sampled_from(NODES), st.just("")),
     st.tuples(st.sampled_from(("remove", "add")), st.sampled_from(ADDRESSES), st.just("")),
-    st.tuples(st.just("numvfs"), st.just(PF), st.sampled_from(("0", "1", "3", "4"))),
+    st.tuples(st.just("numvfs"), st.sampled_from((PF, CARD)), st.sampled_from(("0", "1", "3", "4"))),
+    st.tuples(st.just("type"), st.sampled_from(FUNCTIONS), st.sampled_from(("0", "2", "4", "8", "9"))),
+    st.tuples(st.just("mix"), st.just(CARD), st.sampled_from(("", "yes"))),
     st.tuples(st.just("autoprobe"), st.just(PF), st.sampled_from(("0", "1"))),
 )
 
@@ -64,6 +93,12 @@ def act(machine: Machine, order: tuple[str, str, str], operation: int) -> None:
             write_attribute(machine, Attribute(Kind.DRIVER_OVERRIDE, subject), other.encode(), operation)
         case "probe":
             write_attribute(machine, Attribute(Kind.DRIVERS_PROBE), subject.encode(), operation)
+        case "type":
+            if subject in machine.devices and vgpu.is_function(machine, machine.devices[subject]):
+                write_attribute(machine, Attribute(Kind.VGPU_TYPE, subject), other.encode(), operation)
+        case "mix":
+            if subject in machine.devices:
+                vgpu.mix_sizes(machine, machine.devices[subject], bool(other))
         case "numvfs" | "autoprobe":
             kind = Kind.SRIOV_NUMVFS if what == "numvfs" else Kind.SRIOV_AUTOPROBE
             if subject in machine.devices:
@@ -95,6 +130,7 @@ def facts(machine: Machine, *, half_way: bool = False) -> Any:
             for one in machine.devices.values()
             if not (half_way and (one.physfn is not None or one.num_vfs))
         ],
+        None if half_way else [(one.vgpu_type, one.vgpu_place, one.mixed_sizes) for one in machine.devices.values()],
         None if half_way else [(*one.virtfns.items(), one.num_vfs, one.autoprobe) for one in machine.devices.values()],
         [module.name for module in machine.modules.values() if module.loaded],
         [(driver.name, *driver.dynamic_ids) for driver in machine.drivers.values()],
@@ -113,16 +149,31 @@ def check_state(machine: Machine) -> None:
             assert device.vfio_index is None
             continue
         driver = machine.drivers[device.driver]
-        assert (device.vfio_index is not None) == (driver.description.kind is DriverKind.VFIO)
+        assert (device.vfio_index is not None) == vfio.is_on_vfio(machine, device)
         assert set(device.ancestors[1:]) <= machine.devices.keys()
         if vfio.is_owned_by_user(machine, device):
-            assert driver.description.kind is not DriverKind.NATIVE, "a VM and the host share a group"
+            native = driver.description.kind is DriverKind.NATIVE and not vfio.is_on_vfio(machine, device)
+            assert not native, "a VM and the host share a group"
+    check_vgpu(machine)
     for process in machine.processes.values():
         assert process.handles
         for name in process.handles.values():
             if name.startswith("vfio/"):
                 assert not name.endswith("(deleted)"), "a VFIO node went while a device was held by it"
                 assert len(machine.handles_on(name)) == 1
+
+
+def check_vgpu(machine: Machine) -> None:
+    given: set[int] = set()
+    for address in FUNCTIONS:
+        function = machine.devices.get(address)
+        if function is None or function.vgpu_type is None:
+            continue
+        assert function.driver == "nvidia", "a type without its driver"
+        places = set(range(function.vgpu_place, function.vgpu_place + function.vgpu_type))
+        assert places <= set(range(FRAME_BUFFER)), "a type beyond the frame buffer"
+        assert not places & given, "frame buffer given away twice"
+        given |= places
 
 
 def check_tree(machine: Machine, tree: Tree) -> None:
