@@ -1,0 +1,1 @@
+"""The statements, by what they are about."""
