@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from crds.catalogue import load_catalogue
 from simulated_node.description import DescriptionError
 from simulated_node.description_files import load_description, parse_description, shipped_descriptions
 from simulated_node.kernel import SimulatedKernel
@@ -123,6 +124,20 @@ def test_inventory_nodes_are_on_their_vendors_drivers(tmp_path: Path) -> None:
             "davinci2",
             "davinci_manager",
         ]
+
+
+def test_node_l40s_has_the_types_of_the_catalogue() -> None:
+    product = load_catalogue().product("10de", "26b9")
+    assert product is not None
+    cards = [device for device in load_description("node-l40s").devices if device.vgpu is not None]
+    assert len(cards) == 2
+    for card in cards:
+        assert card.vgpu is not None
+        assert card.sriov_total_vfs == product.virtual_functions
+        types = {kind.name: kind.frame_buffer for kind in card.vgpu.types}
+        wanted = {f"NVIDIA {profile.name}": profile.frame_buffer_gib for profile in product.profiles}
+        assert wanted.items() <= types.items()
+        assert len({kind.id for kind in card.vgpu.types}) == len(card.vgpu.types)
 
 
 GOOD = """
