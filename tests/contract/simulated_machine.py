@@ -94,7 +94,7 @@ class _User(_Hold):
         super().__init__(kernel, node, pid)
 
     def requested(self) -> bool:
-        return self._kernel.requests(self._node) > self._asked
+        return poll(lambda: self._kernel.requests(self._node) > self._asked, 5)
 
 
 class SimulatedMachine:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulated_node.model import sriov
+from simulated_node.model import binding
 from tests.contract import __main__ as command
 from tests.contract.comparison import MAY_LACK_PERCENT, faults
 from tests.contract.recording import show_simulated
@@ -76,7 +76,7 @@ def test_the_command_fails_when_a_recorded_result_is_another(
 def test_a_simulated_kernel_that_behaves_otherwise_shows_another_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = STATEMENTS["sriov.too-many"]
+    one = STATEMENTS["bind.no-match-by-override"]
     assert show_simulated(one, tmp_path / "right") == read_results(LINUX)[one.id]
-    monkeypatch.setattr(sriov, "total_vfs", lambda _machine, _device: 64)
+    monkeypatch.setattr(binding, "matches", lambda _driver, _device: True)
     assert show_simulated(one, tmp_path / "wrong") != read_results(LINUX)[one.id]

@@ -27,9 +27,10 @@ def test_the_simulated_kernel_keeps(one: Statement, tmp_path: Path) -> None:
     assert show_simulated(one, tmp_path) == read_results(SIMULATED).get(one.id)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_statements_leave_the_machine_as_they_found_it_in_any_order(seed: int, tmp_path: Path) -> None:
+def test_statements_leave_the_machine_as_they_found_it_in_any_order(tmp_path: Path) -> None:
     recorded = read_results(SIMULATED)
+    seed = random.randrange(1_000_000)
+    print(f"order of seed {seed}")
     order = random.Random(seed).sample(IN_ONE_BOOT, len(IN_ONE_BOOT))
     with SimulatedMachine(tmp_path) as machine:
         found = as_found(machine)
