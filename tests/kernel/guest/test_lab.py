@@ -10,6 +10,7 @@ import pytest
 from tests.builders.waiting import eventually
 from tests.kernel.guest.conftest import Lab
 from tests.kernel.lab.guest_side import RESULTS, STATE, CallRefusedError, ask_host
+from tests.kernel.lab.python_image import python_folders
 from tests.kernel.lab.roles import DISK_MOUNT, ROLES, VF_TOTAL
 
 PCI = Path("/sys/bus/pci/devices")
@@ -98,6 +99,12 @@ def test_how_the_guest_runs_is_noted() -> None:
     accelerator = "kvm" if present["enabled"] else "tcg"
     (RESULTS / "accelerator").write_text(f"{accelerator}, up {time.clock_gettime(time.CLOCK_BOOTTIME):.1f} s\n")
     assert present["present"] or accelerator == "tcg"
+
+
+def test_python_runs_from_its_disk() -> None:
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    covered = {mount[1] for mount in mounts if mount[0] == "/dev/vda"}
+    assert set(map(str, python_folders().values())) <= covered
 
 
 def test_the_state_is_kept_for_the_next_boot() -> None:

@@ -48,7 +48,7 @@ def qemu_arguments(machine: Machine, program: str = PROGRAM) -> list[str]:
         *_directory("share9p", machine.share, 0x06, read_only=False),
         *(one_more_card() if machine.one_more_card else ()),
         *("-drive", f"file={_quoted(machine.python)},if=none,id=python_file,format=raw,readonly=on"),
-        *("-device", "virtio-blk-pci,drive=python_file,bus=pcie.0,addr=0x7"),
+        *("-device", "virtio-blk-pci,drive=python_file,bus=pcie.0,addr=0x10"),
         *devices(machine.disk),
     ]
 

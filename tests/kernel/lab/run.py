@@ -13,6 +13,7 @@ from tests.kernel.lab.guest_process import GuestProcess
 from tests.kernel.lab.initramfs import ensure_initramfs
 from tests.kernel.lab.kernel_packages import Kernel, prepare
 from tests.kernel.lab.machine import Machine
+from tests.kernel.lab.python_image import ensure_python_image
 from tests.kernel.lab.run_directory import RUNS, RunDirectory
 from tests.kernel.lab.share import BootDirectory
 
@@ -26,6 +27,7 @@ class LabRun:
         """Gets ready whatever is not in the cache yet. Raises LabError."""
         self.kernel: Kernel = prepare(waiting=_say)
         self.modules = ensure_modules(self.kernel)
+        self.python = ensure_python_image()
         self.initramfs = ensure_initramfs(self.kernel)
         self.accelerator = choose(self.kernel, self.initramfs)
         self.directory = RunDirectory(base)
@@ -44,6 +46,7 @@ class LabRun:
         settings = {
             "RELEASE": self.kernel.release,
             "MODULES": str(self.modules.modules),
+            **{f"PYTHON_{name.upper()}": str(folder) for name, folder in self.python.folders.items()},
             "INTERACTIVE": str(int(interactive)),
             "WAIT_FOR_ROLES": str(int(wait_for_roles)),
         }
@@ -56,6 +59,7 @@ class LabRun:
             initramfs=self.initramfs,
             share=self.directory.path,
             disk=self.disk,
+            python=self.python.path,
             serial=boot.serial,
             accelerator=self.accelerator,
             interactive=interactive,

@@ -16,6 +16,7 @@ MACHINE = Machine(
     initramfs=Path("/c/initramfs"),
     share=Path("/run,1/share"),
     disk=Path("/run,1/disk"),
+    python=Path("/c/python.img"),
     serial=Path("/run,1/serial"),
     accelerator="tcg",
 )
