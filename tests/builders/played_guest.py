@@ -19,6 +19,7 @@ class PlayedGuest:
 
     def __init__(self, boot: BootDirectory) -> None:
         boot.ready.touch()
+        boot.dmesg.touch()
         boot.serial.write_text("kernel-lab: the played guest is up\n")
         with boot.output.open("wb") as output:
             self.child = subprocess.Popen(
@@ -48,13 +49,20 @@ class PlayedRun:
 
     summary = "a played guest"
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *, failing_starts: int = 0) -> None:
         self.directory = RunDirectory(base)
+        self.failing_starts = failing_starts
 
     def prepare_boot(self, number: int, command: Sequence[str], *, wait_for_roles: bool) -> BootDirectory:
         return self.directory.prepare_boot(number, command, {"WAIT_FOR_ROLES": str(int(wait_for_roles))})
 
     def start(self, boot: BootDirectory) -> PlayedGuest:
+        if self.failing_starts:
+            self.failing_starts -= 1
+            boot.command.write_text("#!/bin/sh\nexit 1\n")
+            guest = PlayedGuest(boot)
+            boot.dmesg.unlink()
+            return guest
         return PlayedGuest(boot)
 
     def close(self) -> None:

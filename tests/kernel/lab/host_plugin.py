@@ -92,6 +92,8 @@ class KernelLab:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.run is not None:
             terminalreporter.write_line(f"kernel lab: {self.run.summary}")
+            for failed in (path for boot in self.boots.values() for path in boot.failed_starts):
+                terminalreporter.write_line(f"kernel lab: a start was repeated; its logs: {failed}", yellow=True)
 
     def _reports(self, item: pytest.Item) -> list[pytest.TestReport]:
         try:

@@ -26,7 +26,8 @@ HERE = Path(__file__).parent
 def new_run():
     if (HERE / "unusable").exists():
         raise LabError("there is no kernel")
-    return PlayedRun(HERE / "runs")
+    failing = HERE / "failing-starts"
+    return PlayedRun(HERE / "runs", failing_starts=int(failing.read_text()) if failing.exists() else 0)
 
 def pytest_configure(config):
     for marker in MARKERS:
@@ -246,3 +247,19 @@ def test_stopping_at_the_first_failure_ends_the_guest(nested: Nested) -> None:
     )
     done = nested.run("-x")
     assert done.outcomes == {"test_fails": "failure"}
+
+
+def test_a_start_that_fails_is_repeated_and_said_to_have_been(nested: Nested) -> None:
+    (nested.path / "failing-starts").write_text("1")
+    nested.write("guest/test_some.py", "def test_runs(): pass")
+    done = nested.run()
+    assert done.outcomes == {"test_runs": "passed"}
+    assert "kernel lab: a start was repeated" in done.output
+
+
+def test_starts_that_all_fail_fail_the_tests(nested: Nested) -> None:
+    (nested.path / "failing-starts").write_text("9")
+    nested.write("guest/test_some.py", "def test_runs(): pass")
+    done = nested.run()
+    assert done.outcomes == {"test_runs": "error"}
+    assert "before its tests had" in done.output
