@@ -74,15 +74,15 @@ def stale(pages: Mapping[Path, str]) -> list[Path]:
 
 
 def _result(raw: str | None) -> str:
-    return "–" if raw is None else _plain(raw)  # noqa: RUF001
+    if raw is None:
+        return "–"  # noqa: RUF001
+    return "`" + raw.replace("|", "\\|") + "`"
 
 
 def _plain(text: str) -> str:
     """Text for a cell: nothing in it is markup, but code between backticks."""
-    code = text.split("`")
-    for place in range(0, len(code), 2):
-        for sign in "\\*<|_":
-            code[place] = code[place].replace(sign, f"\\{sign}" if sign != "<" else "&lt;")
-    for place in range(1, len(code), 2):
-        code[place] = code[place].replace("|", "\\|")
-    return "`".join(code)
+    parts = text.replace("|", "\\|").split("`")
+    for place in range(0, len(parts), 2):
+        for sign, instead in (("*", "\\*"), ("_", "\\_"), ("<", "&lt;")):
+            parts[place] = parts[place].replace(sign, instead)
+    return "`".join(parts)
