@@ -48,6 +48,7 @@ lint: $(VENV) ## ruff, mypy, import-linter, generated files up to date.
 	$(BIN)/lint-imports
 	$(BIN)/python -m crds.generator --check
 	$(BIN)/python -m simulated_node.rules --check
+	$(BIN)/python -m tests.contract --check
 
 format: $(VENV) ## Put the code in the house's format.
 	$(BIN)/ruff check --fix .
@@ -69,6 +70,7 @@ binaries: $(VENV) ## Build (once) the control plane that demo and tests run.
 generate: $(VENV) ## Manifests and reference docs from the models and rules.
 	$(BIN)/python -m crds.generator
 	$(BIN)/python -m simulated_node.rules --write
+	$(BIN)/python -m tests.contract --write
 
 clean: ## Remove .venv and caches of this folder; the binaries' cache outside stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
