@@ -15,6 +15,7 @@ from typing import Any
 
 from crds.models.node_state import DeviceState
 from node_host.acting.journal import JOURNAL
+from node_host.host import Host
 from node_host.pci.device import DEVICES
 from node_host.pci.vfio_drivers import is_vfio_driver
 from simulated_node.kernel import SimulatedKernel
@@ -216,11 +217,11 @@ class Stage:
         self.bench.mark()
         self.bench.order(*self.scene.then, order(BYSTANDER))
 
-    def restart(self, strikes: Mapping[int, Strike]) -> Struck:
-        """A new binder, struck at these steps."""
+    def restart(self, strikes: Mapping[int, Strike], port_of: Callable[[Struck], Host] = StruckHost) -> Struck:
+        """A new binder, struck at these steps; ``port_of`` says what is a step."""
         kernel = self.bench.kernel
         struck = Struck(kernel, lambda step: self._concerns(step, struck.steps), strikes)
-        port = StruckHost(struck)
+        port = port_of(struck)
         journal = StruckJournal(kernel.host().local(JOURNAL), struck)
         self.bench.restart(writer=InlineWriter(port), host=port, journal=journal)
         return struck
@@ -252,9 +253,11 @@ class Stage:
     def is_there(self, address: str) -> bool:
         return self.bench.kernel.host().exists(f"{DEVICES}/{address}")
 
-    async def struck_pass(self, strikes: Mapping[int, Strike]) -> tuple[Struck, Pass | None]:
+    async def struck_pass(
+        self, strikes: Mapping[int, Strike], port_of: Callable[[Struck], Host] = StruckHost
+    ) -> tuple[Struck, Pass | None]:
         """One pass with strikes; None where the process died."""
-        struck = self.restart(strikes)
+        struck = self.restart(strikes, port_of)
         try:
             return struck, await self.bench.run()
         except Crash:

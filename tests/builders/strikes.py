@@ -12,13 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from node_host.acting.journal import Journal, JournalEntry, JournalError
+from node_host.host.protocol import Names
 from simulated_node.in_process import InProcessHost
 
 if TYPE_CHECKING:
     from simulated_node.kernel import SimulatedKernel
+
+
+R = TypeVar("R")
 
 
 class Crash(BaseException):
@@ -36,6 +40,7 @@ class Kind(StrEnum):
     NUMBER = "numvfs"
     AUTOPROBE = "autoprobe"
     JOURNAL = "journal"
+    READ = "read"
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,30 @@ class StruckHost(InProcessHost):
 
     def load_module(self, name: str) -> None:
         self._struck.take(Step(Kind.MODULE, name), lambda: super(StruckHost, self).load_module(name))
+
+
+class StruckReads(StruckHost):
+    """The same where each read is a step too, and orders are none."""
+
+    def read(self, path: str) -> bytes:
+        return self._read(path, super().read)
+
+    def read_link(self, path: str) -> str:
+        return self._read(path, super().read_link)
+
+    def list(self, path: str) -> Names:
+        return self._read(path, super().list)
+
+    def write(self, path: str, data: bytes) -> None:
+        InProcessHost.write(self, path, data)
+
+    def load_module(self, name: str) -> None:
+        InProcessHost.load_module(self, name)
+
+    def _read(self, path: str, read: Callable[[str], R]) -> R:
+        answers: list[R] = []
+        self._struck.take(Step(Kind.READ, path), lambda: answers.append(read(path)))
+        return answers[0]
 
 
 class StruckJournal(Journal):
