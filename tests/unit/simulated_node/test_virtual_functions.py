@@ -254,6 +254,19 @@ def test_vf_that_is_removed_alone_is_missing_and_still_counted(kernel: Simulated
     assert there(host) == []
 
 
+@shows("sriov.removal-takes-vfs", "hotplug.rescan-finds-what-is-there")
+def test_physical_function_that_is_found_again_has_no_vfs_and_its_switch_is_on(kernel: SimulatedKernel) -> None:
+    host = kernel.host()
+    host.write(AUTOPROBE, b"0")
+    set_vfs(host, 2)
+    host.write(hosts.attribute(PF, "remove"), b"1")
+    host.write("/sys/bus/pci/rescan", b"1")
+    assert host.list(hosts.DEVICES) == [PORT, PF]
+    assert hosts.driver_of(host, PF) == "igb"
+    assert hosts.text(host, NUMVFS) == "0\n"
+    assert hosts.text(host, AUTOPROBE) == "1\n"
+
+
 @shows("boot.forgets-bindings")
 def test_reboot_leaves_no_vf(kernel: SimulatedKernel) -> None:
     host = kernel.host()
