@@ -38,7 +38,7 @@ ROLES: Final = {
     "cramped_pf": "0000:0a:00.0",
     "starved_pf": "0000:0c:00.0",
 }
-"""By address. The last four are devices that the guest does not have."""
+"""By address. The last three are devices that the guest does not have."""
 
 _PLUGGED: Final = "0000:06:00.0"
 _CARDS: Final = {"edu": ("1234", "11e8", "00ff00"), "variant": ("1b36", "0005", "00ff00")}

@@ -154,11 +154,7 @@ def group_directory(machine: Machine) -> str:
         return f"beside devices, type, reserved_regions: {len(before)} files, another of them after: {look() != before}"
 
 
-@statement(
-    "vfio.no-iommu-group",
-    "Binding vfio-pci without an IOMMU group: EINVAL from the probe",
-    not_on_linux="every device of the guest has a group, because its kernel needs the IOMMU for all the others",
-)
+@statement("vfio.no-iommu-group", "Binding vfio-pci without an IOMMU group: EINVAL from the probe")
 def no_group(machine: Machine) -> str:
     with kept(machine, "no_group") as [card]:
         load_vfio(machine)

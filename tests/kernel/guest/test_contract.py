@@ -54,7 +54,8 @@ def judge(one: Statement, result: str) -> None:
     """Kept first: what differs can then be looked at, and recorded when it is the kernel that is right."""
     observe(RESULTS, RELEASE, os.uname().release)
     observe(RESULTS, one.id, result)
-    assert result == read_results(LINUX).get(one.id), f"Linux shows another result for {one.phrase!r}"
+    expected = read_results(LINUX).get(one.id)
+    assert result == expected, f"Linux shows another result for {one.phrase!r}"
 
 
 @pytest.mark.parametrize("one", shown(over_reboot=False))

@@ -44,6 +44,7 @@ def test_groups_are_as_the_roles_say(lab: Lab) -> None:
     assert group(lab["route_nic"]) == {lab["route_nic"], lab["beside_route"]}
     port = (PCI / lab["below_port"]).resolve().parent.name
     assert group(lab["below_port"]) == {lab["below_port"], port}
+    assert not (PCI / lab["no_group"] / "iommu_group").exists()
     for alone in ("pf", "other_pf", "twin_a", "twin_b", "disk", "display"):
         assert group(lab[alone]) == {lab[alone]}
 

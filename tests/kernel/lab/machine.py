@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kernel.lab.roles import PORTS, ROLES, SLOT_OF_ONE_MORE, WITHOUT_ACS
+from tests.kernel.lab.roles import BUS_WITHOUT_IOMMU, PORTS, ROLES, SLOT_OF_ONE_MORE, WITHOUT_ACS
 
 PROGRAM = "qemu-system-x86_64"
 
@@ -68,6 +68,9 @@ def devices(disk: Path) -> list[str]:
         place = f"bus=pcie.0,addr={slot:#x},chassis={chassis},slot={chassis}"
         arguments += ["-device", f"pcie-root-port,id={port},{place}{access_control}"]
     arguments += ["-device", f"pcie-pci-bridge,id=shared_bridge,bus={PORTS[ROLES['shared_bridge'].slot]},addr=0"]
+    bus = f"pxb-pcie,id=bus_without_iommu,bus=pcie.0,addr=0xe,bus_nr={BUS_WITHOUT_IOMMU},bypass_iommu=on"
+    arguments += ["-device", bus]
+    arguments += ["-device", "pcie-root-port,id=port_without_iommu,bus=bus_without_iommu,addr=0,chassis=40,slot=40"]
     arguments += ["-netdev", "user,id=uplink,restrict=on"]
     arguments += ["-drive", f"file={_quoted(disk)},if=none,id=disk_file,format=raw,cache=writeback"]
     models = {
@@ -82,6 +85,7 @@ def devices(disk: Path) -> list[str]:
         "shared_a": "e1000,romfile=,mac=52:54:00:6c:61:03",
         "shared_b": "e1000,romfile=,mac=52:54:00:6c:61:04",
         "below_port": "e1000e,romfile=,mac=52:54:00:6c:61:05",
+        "no_group": "edu",
         "disk": "nvme,drive=disk_file,serial=kernel-lab",
     }
     for name, model in models.items():
@@ -96,6 +100,8 @@ def one_more_card() -> list[str]:
 
 def _place(name: str) -> str:
     role = ROLES[name]
+    if role.bus == BUS_WITHOUT_IOMMU:
+        return "bus=port_without_iommu,addr=0"
     if role.bridge:
         device, function = role.below or (0, 0)
         return f"bus=shared_bridge,addr={device:#x}.{function}"

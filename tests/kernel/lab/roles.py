@@ -1,7 +1,7 @@
 """What is in the machine: a role per device, where QEMU puts it, and how a test finds it again in the guest's sysfs.
 
-Bus numbers are the kernel's affair; a slot on bus 0 and the slot behind a root port are QEMU's promise. Both sides use
-this module, so the launcher and the tests cannot disagree.
+Bus numbers are the kernel's affair, but those of root buses; a slot on a root bus and the slot behind a root port are
+QEMU's promise. Both sides use this module, so the launcher and the tests cannot disagree.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """`slot`: on bus 0 (device number). `below`: (device, function) on the bus below the port or bridge at `slot`;
-    `bridge`: on the way there lies a PCIe-to-PCI bridge at 00.0. `driver`: the one that binds by itself, or None."""
+    """`slot`: on the root bus `bus` (device number). `below`: (device, function) on the bus below the port or bridge at
+    `slot`; `bridge`: on the way there lies a PCIe-to-PCI bridge at 00.0. `driver`: the one that binds by itself."""
 
     name: str
     slot: int
@@ -24,7 +24,11 @@ class Role:
     below: tuple[int, int] | None = None
     bridge: bool = False
     driver: str | None = None
+    bus: int = 0
 
+
+# A root bus whose devices the IOMMU does not see.
+BUS_WITHOUT_IOMMU = 0x40
 
 ROLES: Mapping[str, Role] = {
     role.name: role
@@ -43,6 +47,7 @@ ROLES: Mapping[str, Role] = {
         Role("empty_port", 0x0C, driver="pcieport"),
         # Its port isolates nothing: both are one IOMMU group.
         Role("below_port", 0x0D, below=(0, 0), driver="e1000e"),
+        Role("no_group", 0x00, below=(0, 0), bus=BUS_WITHOUT_IOMMU),
     )
 }
 # QEMU ids of the ports; a device's QEMU id is its role's name.
@@ -64,7 +69,7 @@ ROUTE_ADDRESS, ROUTE_GATEWAY = "10.0.2.15/24", "10.0.2.2"
 
 def find(role: Role, devices: Path = PCI_DEVICES) -> str | None:
     """The BDF of a role's device in this sysfs, or None while there is no such device."""
-    path = devices / f"0000:00:{role.slot:02x}.{role.function}"
+    path = devices / f"0000:{role.bus:02x}:{role.slot:02x}.{role.function}"
     if not path.exists():
         return None
     if role.below is None:

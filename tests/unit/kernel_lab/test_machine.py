@@ -49,6 +49,14 @@ def test_devices_below_a_port_are_the_only_ones_there() -> None:
     assert {device(arguments, name)["bus"] for name in ("shared_a", "shared_b")} == {"shared_bridge"}
 
 
+def test_one_device_hangs_on_a_bus_that_the_iommu_does_not_see() -> None:
+    arguments = devices(Path("disk"))
+    assert device(arguments, "no_group")["bus"] == "port_without_iommu"
+    assert device(arguments, "port_without_iommu")["bus"] == "bus_without_iommu"
+    bus = device(arguments, "bus_without_iommu")
+    assert (bus["bypass_iommu"], int(bus["bus_nr"])) == ("on", ROLES["no_group"].bus)
+
+
 def test_commas_in_paths_are_doubled() -> None:
     arguments = qemu_arguments(MACHINE)
     assert "local,id=share9p,path=/run,,1/share,security_model=none,multidevs=remap" in options(arguments, "-fsdev")
@@ -94,6 +102,7 @@ def test_roles_are_found_by_their_places(tmp_path: Path) -> None:
         "0000:00:0a.0/0000:0b:00.0/0000:0c:01.0",
         "0000:00:0a.0/0000:0b:00.0/0000:0c:02.0",
         "0000:00:0c.0",
+        "0000:40:00.0/0000:41:00.0",
     ):
         (tmp_path / path).mkdir(parents=True, exist_ok=True)
     assert find_all(tmp_path) == {
@@ -105,5 +114,6 @@ def test_roles_are_found_by_their_places(tmp_path: Path) -> None:
         "shared_a": "0000:0c:01.0",
         "shared_b": "0000:0c:02.0",
         "empty_port": "0000:00:0c.0",
+        "no_group": "0000:41:00.0",
     }
     assert find(ROLES["disk"], tmp_path) is None
