@@ -21,6 +21,8 @@ CATALOGUE = load_catalogue()
         (("1eff", "2031"), True, "RBLN-CR03"),
         (("10de", "26b9"), False, "L40S"),
         (("10de", "26b9"), True, "L40S"),
+        (("8086", "56c0"), False, "FLEX_170"),
+        (("8086", "56c0"), True, "FLEX_170"),
         (("10de", "20f1", "10de:145f"), False, "A100_PCIE_40GB"),
         (("19e5", "d500", "0200:0110"), False, "Ascend-310P3"),
         (("19e5", "d802", "19e5:3002"), False, "Ascend-910B4"),

@@ -15,7 +15,7 @@ SHIPPED = shipped_descriptions()
 
 def test_the_nodes_of_demo_and_tests_are_shipped() -> None:
     wanted = {"node-atom", "node-rebel100", "node-mixed", "node-hostile", "node-l40s", "node-ascend"}
-    assert wanted | {"node-no-iommu", "node-no-vfio-module", "plain-server"} == set(SHIPPED)
+    assert wanted | {"node-sriov", "node-no-iommu", "node-no-vfio-module", "plain-server"} == set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
