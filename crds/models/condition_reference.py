@@ -297,7 +297,7 @@ _DEVICES: Final = ReasonTable(
         (
             "FunctionsFailed",
             DeviceState.FAILED,
-            "Making virtual functions failed; the message names the step and the error, and says whether it was undone.",
+            "Making virtual functions failed; the message names step and error, and says whether it was undone.",
         ),
         ("RestoreFailed", DeviceState.FAILED, "Giving it back, or removing its virtual functions, failed."),
         (

@@ -194,6 +194,9 @@ class InventoryDevice(Model):
     numa_node: Annotated[int | None, Field(ge=0, le=1023, description="NUMA node; absent when unknown.")] = None
     pcie_root: Annotated[str | None, Field(max_length=64, description="PCIe root, e.g. `pci0000:20`.")] = None
     function: Annotated[Function, Field(description="`Physical` or `Virtual`.")] = Function.PHYSICAL
+    physical_function: Annotated[
+        PCIAddress | None, Field(description="The card of a virtual function; absent on physical ones.")
+    ] = None
     used_by: Annotated[
         tuple[DeviceUser, ...],
         Field(max_length=16, description="Who uses it.", json_schema_extra=ATOMIC_LIST),
@@ -257,7 +260,6 @@ class BoundDevice(DeviceReport):
                 "Its plain virtual functions, by address, where they go to VMs instead of it; it is `Ready` when each "
                 "of them is."
             ),
-            json_schema_extra=ATOMIC_LIST,
         ),
         _BY_ADDRESS,
     ] = ()

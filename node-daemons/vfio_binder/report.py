@@ -80,12 +80,15 @@ def inventory(
             if address in known:
                 unreadable = (unreadable_use(f"the device cannot be read: {why}"),)
                 devices.append(known[address].model_copy(update={"used_by": unreadable}))
-    devices.sort(key=lambda device: device.address)
-    conditions = (_inventory_ready(view, len(devices), generation, now), _readable(view, generation, now))
+    # Where not all can be listed, virtual functions hide no card.
+    devices.sort(key=lambda device: (device.function is Function.VIRTUAL, device.address))
+    count = len(devices)
+    devices = sorted(devices[:MAX_DEVICES], key=lambda device: device.address)
+    conditions = (_inventory_ready(view, count, generation, now), _readable(view, generation, now))
     return Inventory(
         observed_generation=generation,
         boot_id=view.boot_id,
-        devices=tuple(devices[:MAX_DEVICES]),
+        devices=tuple(devices),
         conditions=merge_conditions(former.conditions if former else (), conditions),
     )
 
@@ -116,6 +119,7 @@ def _device(view: HostView, catalogue: Catalogue, device: PCIDevice, before: Inv
         "iommu_group": device.iommu_group,
         "numa_node": device.numa_node,
         "pcie_root": device.pcie_root,
+        "physical_function": device.physical_function,
     }
     users = view.users.get(device.address, ())
     if view.published.unreadable is not None:
