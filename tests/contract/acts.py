@@ -14,6 +14,7 @@ from tests.contract.orders import Order, outcome
 NOBODY = "0000:ff:1f.7"
 VFIO = "vfio-pci"
 DRIVERLESS = "driverless"
+_STANDING = "other_pf"
 _SRIOV = "sriov_numvfs", "sriov_drivers_autoprobe"
 
 
@@ -167,6 +168,35 @@ def vfs(machine: Machine, number: int, *, autoprobe: bool = False) -> Iterator[l
         must(machine, attribute(pf, "sriov_numvfs"), str(number))
         yield virtual_functions(machine, pf)
     finally:
+        must(machine, attribute(pf, "sriov_numvfs"), "0")
+        must(machine, attribute(pf, "sriov_drivers_autoprobe"), "1")
+
+
+@contextmanager
+def standing_vfs(machine: Machine, number: int) -> Iterator[list[str]]:
+    """VFs of the other card, on no driver before and after. They stand until `settle`, because a card takes seconds to
+    make and to destroy them.
+    """
+    pf = machine.roles[_STANDING]
+    if not are_standing(machine):
+        must(machine, attribute(pf, "sriov_drivers_autoprobe"), "0")
+        must(machine, attribute(pf, "sriov_numvfs"), text(machine, attribute(pf, "sriov_totalvfs")).strip())
+    made = virtual_functions(machine, pf)[:number]
+    try:
+        yield made
+    finally:
+        for vf in made:
+            restore(machine, vf, None)
+
+
+def are_standing(machine: Machine) -> bool:
+    return count(machine, machine.roles[_STANDING]) != "0"
+
+
+def settle(machine: Machine) -> None:
+    """No VFs stand any more."""
+    pf = machine.roles[_STANDING]
+    if are_standing(machine):
         must(machine, attribute(pf, "sriov_numvfs"), "0")
         must(machine, attribute(pf, "sriov_drivers_autoprobe"), "1")
 

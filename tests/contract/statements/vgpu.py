@@ -21,6 +21,7 @@ from tests.contract.acts import (
     probe,
     set_override,
     sleeping,
+    standing_vfs,
     text,
     there,
     unbind,
@@ -37,8 +38,18 @@ _WHOLE = "NVIDIA L40S-48Q"
 
 
 @contextmanager
-def _card(machine: Machine, number: int = 3) -> Iterator[list[str]]:
+def _card(machine: Machine, number: int) -> Iterator[list[str]]:
     """VFs on the driver, whichever else would take them."""
+    machine.load_vgpu()
+    with standing_vfs(machine, number) as made:
+        for vf in made:
+            give(machine, vf, _DRIVER)
+        yield made
+
+
+@contextmanager
+def _new_card(machine: Machine, number: int) -> Iterator[list[str]]:
+    """The same with VFs that are made for the statement, and destroyed."""
     machine.load_vgpu()
     with vfs(machine, number) as made:
         for vf in made:
@@ -88,7 +99,7 @@ def own_nodes(machine: Machine) -> str:
 @statement("vgpu.all-vfs", "Always all VFs")
 def all_vfs(machine: Machine) -> str:
     total = int(text(machine, attribute(machine.roles["pf"], "sriov_totalvfs")))
-    with _card(machine, total) as made:
+    with _new_card(machine, total) as made:
         offering = [vf for vf in made if _listed(machine, vf)]
         return f"{len(made)} VFs, {len(offering)} offer types"
 
@@ -191,7 +202,7 @@ def whole(machine: Machine) -> str:
 
 @statement("vgpu.numvfs-is-not-carved", "`sriov_numvfs` ≠ number of carved vGPUs")
 def not_carved(machine: Machine) -> str:
-    with _card(machine, 3) as made:
+    with _new_card(machine, 3) as made:
         _create(machine, made[0], _HALF)
         carved = [vf for vf in made if text(machine, _current(vf)).strip() != "0"]
         return f"numvfs {count(machine, machine.roles['pf'])}, carved {len(carved)}"
@@ -199,18 +210,18 @@ def not_carved(machine: Machine) -> str:
 
 @statement("vgpu.numvfs-zero-forgets", "PF re-enumeration reset numvfs **and** all types")
 def numvfs_forgets(machine: Machine) -> str:
-    with _card(machine, 1) as [vf]:
+    with _new_card(machine, 1) as [vf]:
         _create(machine, vf, _HALF)
-    with _card(machine, 1) as [again]:
+    with _new_card(machine, 1) as [again]:
         where = "same path" if vf == again else "another path"
         return f"{where}, reads {text(machine, _current(again))!r}, offers {_sizes(machine, again)}"
 
 
 @statement("vgpu.path-is-reused", "same VF path is reused by later owners")
 def path_reused(machine: Machine) -> str:
-    with _card(machine, 2) as before:
+    with _new_card(machine, 2) as before:
         pass
-    with _card(machine, 2) as after:
+    with _new_card(machine, 2) as after:
         return "the same paths" if before == after else "other paths"
 
 
@@ -266,7 +277,7 @@ def handle_open(machine: Machine) -> str:
 @statement("vgpu.unbind-of-held-waits", "**Never on a PF with live vGPUs.**")
 def unbind_held(machine: Machine) -> str:
     pf = machine.roles["pf"]
-    with _card(machine, 1) as [vf]:
+    with _new_card(machine, 1) as [vf]:
         _create(machine, vf, _HALF)
         user = machine.use(vf)
         with sleeping(machine, attribute(pf, "sriov_numvfs"), "0", user.close) as order:

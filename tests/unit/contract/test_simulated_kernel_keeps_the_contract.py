@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.contract.acts import as_found
+from tests.contract.acts import as_found, settle
 from tests.contract.recording import show_simulated
 from tests.contract.results import SIMULATED, read_results
 from tests.contract.simulated_machine import SimulatedMachine
@@ -37,4 +37,5 @@ def test_statements_leave_the_machine_as_they_found_it_in_any_order(tmp_path: Pa
         for one in order:
             assert one.run is not None
             assert (one.id, one.run(machine)) == (one.id, recorded.get(one.id))
+            settle(machine)
             assert as_found(machine) == found, f"{one.id} leaves the machine as another one"
