@@ -17,7 +17,9 @@ FORMER = "rebellions"
 
 @dataclass
 class Card:
-    """One device of a machine. `bound`: npufleet has it on a VFIO driver."""
+    """One device of a machine. `bound`: npufleet has it on a VFIO driver. `functions`: how many virtual ones it has;
+    `parent`: the card of one.
+    """
 
     product: str = "RBLN-CA25"
     vendor: str = "1eff"
@@ -28,6 +30,8 @@ class Card:
     vetoes: list[str] = field(default_factory=list)
     bound: bool = False
     fails: bool = False
+    functions: int = 0
+    parent: str = ""
 
     def inventory(self, address: str) -> Object:
         entry = objects.inventory_device(address, kind={"vendor": self.vendor, "device": self.device})
@@ -37,6 +41,11 @@ class Card:
         if self.numa_node is not None:
             entry["numaNode"] = self.numa_node
         entry["usedBy"] = [{"kind": "Process", "name": name} for name in self.users]
+        if self.functions:
+            detail = f"{self.functions} are enabled"
+            entry["usedBy"].append({"kind": "VirtualFunctions", "name": "virtual functions", "detail": detail})
+        if self.parent:
+            entry |= {"function": "Virtual", "physicalFunction": self.parent}
         entry["vetoes"] = [{"reason": "MountedDisk", "message": text} for text in self.vetoes]
         return entry
 

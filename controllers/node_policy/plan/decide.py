@@ -1,6 +1,7 @@
 """Who decides which device of one node: policies by precedence, rules in their order, limits, and who lost what.
 
-Within a policy the first matching rule wins; between policies the higher precedence wins, device by device. Orders of
+Within a policy the first matching rule wins; between policies the higher precedence wins, device by device. A card that
+gives its virtual functions to VMs takes them along, save for those that a rule before it has decided. Orders of
 policies that may not act (paused, unreadable, missing in great number) are frozen: nobody else gets their devices.
 """
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from controllers.node_policy.plan.match import matches, of_kind
 from controllers.node_policy.plan.orders import Order, Shape, address_key
 from controllers.node_policy.plan.view import BlockerReason, DeviceReportView, DeviceView, NodeView, PolicyView
+from crds.models.device_match import Function
 from crds.models.modes import OnRelease
 from crds.models.node_policy import DeviceRule, NodePolicySpec
 from crds.models.node_state import DeviceState, Intent
@@ -130,29 +132,32 @@ class _Walk:
         """The free devices that the policy's rules take, and how many each rule has (`kept` is where they start)."""
         chosen: dict[str, Decision] = {}
         counts = dict(kept)
-        free = [device for device in self.devices if self._free(device.address, policy.name)]
+        free = [device for device in self.devices if self._free(device, policy.name)]
         for rule, shape in zip(spec.devices, policy.shapes, strict=True):
-            candidates = [d for d in free if d.address not in chosen and matches(rule.match, d)]
+            candidates = [d for d in free if d.address not in chosen and _means(rule, shape, d)]
+            candidates = [d for d in candidates if d.card not in chosen or not chosen[d.card].shape.gives_functions]
             if rule.limit is not None:
-                candidates = self._within_limit(policy, rule, candidates, rule.limit - counts.get(rule.name, 0))
+                room = rule.limit - counts.get(rule.name, 0)
+                candidates = self._within_limit(policy, rule, shape, candidates, room)
             for device in candidates:
                 chosen[device.address] = Decision(device, policy.name, rule.name, shape, spec.on_release)
             counts[rule.name] = counts.get(rule.name, 0) + len(candidates)
         return chosen, counts
 
-    def _free(self, address: str, policy: str) -> bool:
+    def _free(self, device: DeviceView, policy: str) -> bool:
         return (
-            address not in self.result.decided
-            and address not in self.result.frozen
-            and self.claimed.get(address, policy) == policy
+            device.address not in self.result.decided
+            and device.address not in self.result.frozen
+            and self.claimed.get(device.address, policy) == policy
+            and self._holder_of_card(device) is None
         )
 
     def _within_limit(
-        self, policy: PolicyView, rule: DeviceRule, candidates: list[DeviceView], room: int
+        self, policy: PolicyView, rule: DeviceRule, shape: Shape, candidates: list[DeviceView], room: int
     ) -> list[DeviceView]:
         """What the rule has already comes first, then the lowest address; devices that cannot be had do not count."""
-        own = [device for device in candidates if self._has(policy.name, rule.name, device)]
-        others = [device for device in candidates if device not in own and _obstacle(device) is None]
+        own = [device for device in candidates if self._has(policy.name, rule.name, shape, device)]
+        others = [device for device in candidates if device not in own and _obstacle(device, shape) is None]
         taken = [*own, *others][: max(room, 0)]
         passed_by = [device for device in candidates if device not in taken and device not in own]
         if len(taken) >= room:
@@ -160,25 +165,25 @@ class _Walk:
             last = max((address_key(device.address) for device in taken), default=(-1, ""))
             passed_by = [device for device in passed_by if address_key(device.address) < last]
         for device in passed_by:
-            obstacle = _obstacle(device)
+            obstacle = _obstacle(device, shape)
             if obstacle is not None:
                 message = f"{obstacle[1]}; not counted in limit {rule.limit} of rule {rule.name}"
                 self.result.remarks.append(Remark(policy.name, device.address, obstacle[0], message))
         return taken
 
-    def _has(self, policy: str, rule: str, device: DeviceView) -> bool:
+    def _has(self, policy: str, rule: str, shape: Shape, device: DeviceView) -> bool:
         """The rule has the device already, unless others use it and it could for that reason never be moved."""
         order = self.present.get(device.address)
         if order is None or order.intent is Intent.RELEASE or (order.policy, order.rule) != (policy, rule):
             return False
         report = self.bindings.get(device.address)
         untouched = report is not None and report.state is DeviceState.BLOCKED and report.former_driver is None
-        return not (untouched and _obstacle(device) is not None)
+        return not (untouched and _obstacle(device, shape) is not None)
 
     def _note_losses(self, policy: PolicyView, spec: NodePolicySpec, counts: Mapping[str, int]) -> None:
         """Devices that another policy has and that this one would have made something else of."""
         for device in self.devices:
-            winner = self._holder(device.address)
+            winner = self._holder(device.address) or self._holder_of_card(device)
             if winner is None or winner[0] == policy.name:
                 continue
             wish = _wish(policy, spec, device, counts)
@@ -202,6 +207,11 @@ class _Walk:
         decision = self.result.decided.get(address) or self.result.claims.get(address)
         return (decision.policy, decision.rule, decision.shape) if decision is not None else None
 
+    def _holder_of_card(self, device: DeviceView) -> tuple[str, str, Shape] | None:
+        """Who has a virtual function together with its card."""
+        holder = self._holder(device.card) if device.card is not None else None
+        return holder if holder is not None and holder[2].gives_functions else None
+
     def _note_other_kinds(self, policy: PolicyView, spec: NodePolicySpec) -> None:
         for rule in spec.devices:
             for device in self.devices:
@@ -218,17 +228,24 @@ def _wish(
 ) -> tuple[str, Shape] | None:
     """The rule that would decide the device if it were free, and what it would become."""
     for rule, shape in zip(spec.devices, policy.shapes, strict=True):
-        if not matches(rule.match, device):
+        if not _means(rule, shape, device):
             continue
-        if rule.limit is None or (counts.get(rule.name, 0) < rule.limit and _obstacle(device) is None):
+        if rule.limit is None or (counts.get(rule.name, 0) < rule.limit and _obstacle(device, shape) is None):
             return rule.name, shape
     return None
 
 
-def _obstacle(device: DeviceView) -> tuple[BlockerReason, str] | None:
-    """Why the device cannot be had at present, as reason and text."""
+def _means(rule: DeviceRule, shape: Shape, device: DeviceView) -> bool:
+    """Whether the rule means the device. A virtual function has no virtual functions to give."""
+    return matches(rule.match, device) and not (shape.gives_functions and device.function is Function.VIRTUAL)
+
+
+def _obstacle(device: DeviceView, shape: Shape) -> tuple[BlockerReason, str] | None:
+    """Why the device cannot be had at present for what it is to become, as reason and text."""
     if device.vetoes:
         return BlockerReason.VETOED, f"needed by the host: {device.vetoes[0]}"
     if device.users:
         return BlockerReason.IN_USE, f"in use by {device.users[0]}"
+    if device.own_functions and not shape.gives_functions:
+        return BlockerReason.IN_USE, f"in use by {device.own_functions}"
     return None

@@ -28,6 +28,11 @@ class Shape:
     driver_name: str
     block: str
 
+    @property
+    def gives_functions(self) -> bool:
+        """Virtual functions of the device go to VMs, and not the device itself."""
+        return self.mode is Mode.PASSTHROUGH and '"virtualFunctions":' in self.block
+
     def describe(self) -> str:
         """For messages: the mode, with its settings where it has some."""
         return f"{self.mode} {self.block}" if self.block else str(self.mode)

@@ -62,6 +62,7 @@ class Verdict:
     reason: str = ""
     message: str = ""
     daemon: str = ""
+    begun: bool = False
 
     @property
     def done(self) -> bool:
@@ -71,9 +72,9 @@ class Verdict:
     def unavailable(self) -> bool:
         """The device counts against the limits of its policy: it moves, failed, or nobody knows.
 
-        Blocked means that nothing was done to it.
+        Blocked means that nothing was done to it, unless virtual functions of it were made that are blocked now.
         """
-        return not self.done and self.progress is not Progress.BLOCKED
+        return not self.done and (self.begun or self.progress is not Progress.BLOCKED)
 
 
 _BY_STATE: Final[Mapping[DeviceState, Progress]] = {
@@ -130,7 +131,7 @@ def _quoted(order: Order, device: DeviceReportView, daemon: str) -> Verdict:
             progress = Progress.PENDING
     elif progress is Progress.RELEASED:
         progress = Progress.PENDING  # the answer to an earlier order
-    return Verdict(progress, device.reason, device.message, daemon)
+    return Verdict(progress, device.reason, device.message, daemon, device.begun)
 
 
 def inventory_problem(node: NodeView, state: StateView) -> str:

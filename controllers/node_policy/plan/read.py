@@ -28,10 +28,13 @@ from crds.models.node_state import (
     BoundDevice,
     DaemonReport,
     DeviceReport,
+    DeviceState,
+    DeviceUser,
     Inventory,
     InventoryDevice,
     NodeRollout,
     NodeStateSpec,
+    UseKind,
 )
 
 _REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
@@ -40,6 +43,7 @@ _REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
     Subtree.PUBLICATION: DaemonReport,
     Subtree.LIBRARIES: DaemonReport,
 }
+_SETTLED: Final = frozenset({DeviceState.READY, DeviceState.RELEASED})
 
 
 def read_node(obj: Mapping[str, Any]) -> NodeView:
@@ -133,9 +137,15 @@ def _device(device: InventoryDevice) -> DeviceView:
         serial=device.serial,
         numa_node=device.numa_node,
         function=device.function,
-        users=tuple(f"{user.name} ({user.detail})" if user.detail else user.name for user in device.used_by),
+        users=tuple(_told(user) for user in device.used_by if user.kind is not UseKind.VIRTUAL_FUNCTIONS),
+        own_functions="".join(_told(user) for user in device.used_by if user.kind is UseKind.VIRTUAL_FUNCTIONS),
+        card=_interned(device.physical_function),
         vetoes=tuple(f"{veto.reason}: {veto.message}" for veto in device.vetoes),
     )
+
+
+def _told(user: DeviceUser) -> str:
+    return f"{user.name} ({user.detail})" if user.detail else user.name
 
 
 def _read_report(model: type[Bindings] | type[DaemonReport], value: Any, subtree: Subtree) -> ReportView:
@@ -151,8 +161,11 @@ def _read_report(model: type[Bindings] | type[DaemonReport], value: Any, subtree
 
 
 def _device_report(device: DeviceReport) -> DeviceReportView:
-    former = device.former_driver if isinstance(device, BoundDevice) else None
-    return DeviceReportView(device.state, sys.intern(device.reason), sys.intern(device.message), _interned(former))
+    former, parts = (device.former_driver, device.virtual_functions) if isinstance(device, BoundDevice) else (None, ())
+    begun = former is not None and any(part.state not in _SETTLED for part in parts)
+    return DeviceReportView(
+        device.state, sys.intern(device.reason), sys.intern(device.message), _interned(former), begun
+    )
 
 
 def _read_rollout(value: Any) -> NodeRollout | None:

@@ -64,7 +64,11 @@ class PolicyView:
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One device of an inventory. `users` and `vetoes` are texts for people; each non-empty one stands in the way."""
+    """One device of an inventory. `users` and `vetoes` are texts for people; each non-empty one stands in the way.
+
+    `own_functions` tells of its virtual functions, "" when it has none: they are in the way of the card itself, not of
+    an order for its functions. `card` is the card of a virtual function.
+    """
 
     address: str
     vendor: str
@@ -77,6 +81,8 @@ class DeviceView:
     function: Function
     users: tuple[str, ...]
     vetoes: tuple[str, ...]
+    own_functions: str = ""
+    card: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +98,16 @@ class InventoryView:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReportView:
-    """What a daemon says of one device. `former_driver` None: npufleet did not change the device."""
+    """What a daemon says of one device. `former_driver` None: npufleet did not change the device.
+
+    `begun`: npufleet made virtual functions of it, and not all of them are as they should be.
+    """
 
     state: DeviceState
     reason: str
     message: str
     former_driver: str | None
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,8 @@ def test_every_string_list_and_map_is_bounded(kind: Kind) -> None:
 @each_kind
 def test_list_keys_are_required_fields_of_the_items(kind: Kind) -> None:
     for path, node in nodes(kind):
+        has_keys = "x-kubernetes-list-map-keys" in node
+        assert has_keys == (node.get("x-kubernetes-list-type") == "map"), path
         for key in node.get("x-kubernetes-list-map-keys", ()):
             assert key in node["items"]["required"], path
 
