@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.builders.binder import report_of, verdict
 from tests.builders.binder_process import state
 from tests.builders.guest_binder import (
+    NPUFLEET,
     PCI,
     GuestBinder,
     HookedWriter,
@@ -286,6 +288,35 @@ def test_a_bind_that_the_kernel_refuses_is_seen_and_taken_back(lab: Lab, binder:
     assert driver(address) == "igb"
     binder.clock.advance(10)
     assert verdict(binder.run(), address) == ("Ready", "Bound")
+
+
+def test_without_room_or_right_to_keep_the_journal_nothing_is_changed(
+    lab: Lab, binder: GuestBinder, trace: KernelTrace
+) -> None:
+    address = lab["twin_a"]
+    NPUFLEET.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(NPUFLEET)], check=True, timeout=30)
+    try:
+        full = NPUFLEET / "full"
+        with suppress(OSError):
+            full.write_bytes(bytes(1 << 20))
+        trace.writes()
+        done = binder.ordered(whole(address))
+        assert verdict(done, address) == ("Blocked", "JournalUnreadable")
+        assert "No space left on device" in report_of(done, address).message
+        full.unlink()
+        subprocess.run(["mount", "-o", "remount,ro", str(NPUFLEET)], check=True, timeout=30)
+        binder.restart()
+        done = binder.run()
+        assert verdict(done, address) == ("Blocked", "JournalUnreadable")
+        assert "Read-only file system" in report_of(done, address).message
+        assert (texts(trace), driver(address)) == ([], None)
+        subprocess.run(["mount", "-o", "remount,rw", str(NPUFLEET)], check=True, timeout=30)
+        binder.restart()
+        assert verdict(binder.run(), address) == ("Ready", "Bound")
+        assert verdict(binder.ordered(whole(address, intent="Release")), address) == ("Released", "Released")
+    finally:
+        subprocess.run(["umount", str(NPUFLEET)], check=True, timeout=30)
 
 
 def test_killed_in_the_midst_of_a_group_the_next_process_finishes(lab: Lab, binder: GuestBinder) -> None:
