@@ -22,7 +22,7 @@ from crds.models.base import (
     schema_notes,
 )
 from crds.models.conditions import Conditions
-from crds.models.device_match import DeviceMatch
+from crds.models.device_match import DeviceMatch, Function
 from crds.models.modes import (
     MODE_BLOCKS,
     REQUIRED_BLOCKS,
@@ -39,6 +39,7 @@ from crds.models.rollout import Rollout
 from crds.models.selectors import LabelSelector
 
 DEFAULT_DRIVER_NAME: Final = "npufleet.io"
+_OF_CARDS: Final = "virtual functions are given by cards: leave match.function out, or virtualFunctions"
 
 
 class PolicyState(StrEnum):
@@ -67,6 +68,12 @@ class DeviceRule(Model):
                     f"mode {mode} needs the block {YAML_BLOCKS[mode]}",
                 )
                 for mode in REQUIRED_BLOCKS
+            ),
+            cel(
+                "!has(self.passthrough) || !has(self.passthrough.virtualFunctions) || !has(self.match.function) || "
+                f"self.match.function != '{Function.VIRTUAL}'",
+                _OF_CARDS,
+                ".passthrough",
             ),
         )
     )
@@ -138,6 +145,9 @@ class DeviceRule(Model):
                 raise fault(f"{block} is the block of mode {mode}: remove it, or set mode to {mode}", block)
             if not given and mode is self.mode and mode in REQUIRED_BLOCKS:
                 raise fault(f"mode {mode} needs the block {YAML_BLOCKS[mode]}")
+        gives_functions = self.passthrough is not None and self.passthrough.virtual_functions is not None
+        if gives_functions and self.match.function is Function.VIRTUAL:
+            raise fault(_OF_CARDS, YAML_BLOCKS[Mode.PASSTHROUGH])
         return self
 
 
