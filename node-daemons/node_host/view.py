@@ -60,6 +60,11 @@ class HostView:
             is_physical=device.total_vfs is not None or device.num_vfs != 0,
         )
 
+    def is_virtual(self, address: str) -> bool:
+        """Whether the device is known to be a virtual function."""
+        device = self.devices.get(address)
+        return device is not None and device.physical_function is not None
+
     def is_gone(self, address: str) -> bool:
         """Whether there certainly is no device at the address."""
         return self.problem is None and address not in self.devices and address not in self.unreadable

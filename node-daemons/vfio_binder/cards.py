@@ -133,9 +133,9 @@ def _order_block(situation: Situation, address: str, wanted: int) -> Block | Non
     if wrong is not None:
         return wrong
     device = situation.view.devices[address]
-    for name in ("sriov_totalvfs", "sriov_numvfs", "sriov_drivers_autoprobe"):
-        if name in device.faults:
-            return blocked(Reason.DEVICE_UNREADABLE, f"{name} cannot be read: {device.faults[name]}")
+    unreadable = _unreadable(device, "sriov_totalvfs", "sriov_numvfs", "sriov_drivers_autoprobe")
+    if unreadable is not None:
+        return unreadable
     if not device.total_vfs or device.num_vfs is None:
         return blocked(Reason.NO_SRIOV, "it has no SR-IOV: leave passthrough.virtualFunctions out")
     if wanted > device.total_vfs:
@@ -144,10 +144,18 @@ def _order_block(situation: Situation, address: str, wanted: int) -> Block | Non
     return None
 
 
+def _unreadable(device: PCIDevice, *names: str) -> Block | None:
+    for name in names:
+        if name in device.faults:
+            return blocked(Reason.DEVICE_UNREADABLE, f"{name} cannot be read: {device.faults[name]}")
+    return None
+
+
 def _change(
     situation: Situation, address: str, wanted: int, device: PCIDevice, record: JournalEntry | None
 ) -> Decision:
-    block = situation.card_block(address)
+    own = (function for function in device.virtual_functions if function not in situation.implied)
+    block = _ordered_otherwise(situation, own) or situation.card_block(address)
     if block is not None:
         return Decision(situation.report_block(address, block))
     entry = record or JournalEntry(
@@ -200,7 +208,7 @@ def _in_place(
 def _ordered_otherwise(situation: Situation, functions: Iterable[str]) -> Block | None:
     """A virtual function that an order of its own wants elsewhere."""
     for function in functions:
-        if situation.want(function) is not Want.VFIO:
+        if situation.want(function) not in (Want.VFIO, Want.NOTHING):
             entry = situation.entries[function]
             by = f"by policy {entry.decided_by.policy}, rule {entry.decided_by.rule}"
             text = f"its virtual function {function} is ordered {entry.mode}, intent {entry.intent}, {by}"
@@ -234,13 +242,18 @@ def _removal(situation: Situation, address: str, record: JournalEntry) -> Decisi
     if absent is not None:
         return Decision(situation.report_block(address, absent), note=forget_gone(situation, address))
     device, former = situation.view.devices[address], record.functions or FormerFunctions(0, None)
+    unreadable = _unreadable(device, "sriov_numvfs", "sriov_drivers_autoprobe")
+    if unreadable is not None:
+        return Decision(situation.report_block(address, unreadable))
     number = device.num_vfs
     if number not in (former.former_number, former.made) and former.made is not None:
         return Decision(note=Forget(address, f"somebody else made its {number} virtual functions"))
     is_as_before = former.former_autoprobe is None or device.autoprobe == former.former_autoprobe
     if number == former.former_number and is_as_before:
         return Decision(note=Forget(address, "its virtual functions are gone"))
-    block = situation.card_write_block(address)
+    own = (function for function in device.virtual_functions if function not in situation.implied)
+    held = (function for function in own if situation.want(function) is Want.HOLD)
+    block = _ordered_otherwise(situation, held) or situation.card_write_block(address)
     if block is not None:
         return Decision(situation.report_block(address, block))
     text = f"going from {number} to {former.former_number} virtual functions"

@@ -82,7 +82,8 @@ def plan(
     if held is not None:
         reports = (situation.report(address, DeviceState.PENDING, Reason.HELD, held) for address in sorted(entries))
         return Plan(reports=tuple(reports), held=held)
-    situation = replace(situation, entries={**entries, **orders_of_functions(situation)})
+    implied = orders_of_functions(situation)
+    situation = replace(situation, entries={**entries, **implied}, implied=frozenset(implied))
     return _assembled(situation, _decisions(situation), entries.keys())
 
 
@@ -106,7 +107,8 @@ def _decisions(situation: Situation) -> dict[str, Decision]:
     for address in known:
         if address not in decisions and address not in cards:
             decisions[address] = decide(situation, address)
-    for address in cards:
+    # A virtual function that is itself ordered so is decided before its card, which asks what became of it.
+    for address in sorted(cards, key=situation.view.is_virtual, reverse=True):
         decisions[address] = decide_card(situation, address, _parts(situation, decisions, address))
     return decisions
 

@@ -52,7 +52,8 @@ class Situation:
     """Everything that a plan is made from.
 
     ``attempts`` are outcomes that are not to be tried again yet, ``drifting`` devices that somebody else moves again
-    and again (with a message), ``stuck`` locks that a write without an end holds (with a message).
+    and again (with a message), ``stuck`` locks that a write without an end holds (with a message). ``implied`` are
+    virtual functions whose entry comes from their card's order.
     """
 
     view: HostView
@@ -61,6 +62,7 @@ class Situation:
     attempts: Mapping[str, Outcome] = field(default_factory=dict)
     drifting: Mapping[str, str] = field(default_factory=dict)
     stuck: Mapping[str, str] = field(default_factory=dict)
+    implied: frozenset[str] = frozenset()
 
     def want(self, address: str) -> Want:
         """What the orders say."""

@@ -24,6 +24,10 @@ from node_host.reasons import Reason
 _NO_ROOM: Final = "the bus has no room for them: switch SR-IOV on in the firmware, or boot with pci=realloc"
 
 
+class _OthersError(Exception):
+    """Somebody else has made virtual functions since the card was looked at; the text says how many."""
+
+
 class CardChanger:
     """Changes one card whose locks the caller holds; the caller has also checked that it may be changed."""
 
@@ -58,25 +62,49 @@ class CardChanger:
         except (JournalError, HungError) as error:
             return Outcome(address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, f"not changed: {error}")
         try:
-            await self._make_number(address, action.number)
+            await self._make_number(action)
             await self._put(address, _with_made(entry, action.number))
         except WriteStuckError as error:
             return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
         except DeviceGoneError:
             return gone(address)
+        except _OthersError as error:
+            return await self._left_to_others(action, entry, error)
         except (*FAILURES, JournalError) as error:
             return await self._rolled_back(action, entry, error)
         return Outcome(address, Result.DONE, Reason.FUNCTIONS_BOUND)
 
-    async def _make_number(self, address: str, number: int) -> None:
+    async def _make_number(self, action: MakeFunctions) -> None:
+        address, number = action.address, action.number
         device = await self._writes.read(address)
         if device.autoprobe:
             device = await self._set_autoprobe(address, value=False)
+        if device.num_vfs not in (0, action.seen_number):
+            raise _OthersError(f"it has {device.num_vfs} virtual functions now, instead of {action.seen_number}")
         if device.num_vfs:
             await self._set_number(address, 0)
-        device = await self._set_number(address, number)
+        try:
+            device = await self._set_number(address, number)
+        except StepError as error:
+            now = await self._writes.read(address)
+            # The kernel says so where the card has some already.
+            if error.number == errno.EBUSY and now.num_vfs:
+                raise _OthersError(f"{error}: it has {now.num_vfs} virtual functions now") from error
+            raise
         if len(device.virtual_functions) != number:
             raise NotVerifiedError(f"of {number} virtual functions {len(device.virtual_functions)} are there")
+
+    async def _left_to_others(self, action: MakeFunctions, entry: JournalEntry, error: Exception) -> Outcome:
+        """Nothing of ours is left on the card: the number goes from one to another through none."""
+        address, why = action.address, f"somebody else changed it meanwhile: {error}"
+        try:
+            await self._offer(address, entry)
+            await self._calls.run("journal", partial(self._journal.drop, address, *action.functions))
+        except DeviceGoneError:
+            return gone(address)
+        except (*FAILURES, WriteStuckError, JournalError) as failed:
+            return Outcome(address, Result.FAILED, Reason.CHANGED, f"{why}; not undone: {words(failed)}")
+        return Outcome(address, Result.BLOCKED, Reason.CHANGED, why)
 
     async def _rolled_back(self, action: MakeFunctions, entry: JournalEntry, error: Exception) -> Outcome:
         """Back to what it had; but virtual functions that somebody has opened since are left to him, and remembered."""
