@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps({"modules": str(tree.modules), "built": [str(path) for path in tree.built]}, indent=2))
             return 0
         return boot_guest(options.words, options.seconds, options.logs)
-    except LabError as error:
+    except (LabError, OSError) as error:  # OSError: no room, or no right, in the cache or the run's directory
         print(f"npufleet: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -98,7 +98,7 @@ class KernelLab:
     def _reports(self, item: pytest.Item) -> list[pytest.TestReport]:
         try:
             boot = self._boot(boot_number(item))
-        except LabError as error:
+        except (LabError, OSError) as error:  # OSError: no room, or no right, in the cache or the run's directory
             self.unusable = str(error)
         if self.unusable is not None:
             return [failed_report(item, "setup", f"the kernel lab cannot run: {self.unusable}")]

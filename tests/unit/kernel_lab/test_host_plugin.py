@@ -26,6 +26,8 @@ HERE = Path(__file__).parent
 def new_run():
     if (HERE / "unusable").exists():
         raise LabError("there is no kernel")
+    if (HERE / "full").exists():
+        raise OSError(28, "No space left on device", "/cache/kernel-lab")
     failing = HERE / "failing-starts"
     return PlayedRun(HERE / "runs", failing_starts=int(failing.read_text()) if failing.exists() else 0)
 
@@ -229,12 +231,16 @@ def test_a_file_that_only_the_guest_cannot_read_fails_with_its_error(nested: Nes
     assert "only in the guest" in done.output
 
 
-def test_a_lab_that_cannot_run_fails_every_test_with_the_reason(nested: Nested) -> None:
-    (nested.path / "unusable").touch()
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [("unusable", "there is no kernel"), ("full", "[Errno 28] No space left on device: '/cache/kernel-lab'")],
+)
+def test_a_lab_that_cannot_run_fails_every_test_with_the_reason(nested: Nested, why: str, words: str) -> None:
+    (nested.path / why).touch()
     nested.write("guest/test_some.py", "def test_a(): pass\ndef test_b(): pass\n")
     done = nested.run()
     assert done.outcomes == {"test_a": "error", "test_b": "error"}
-    assert done.output.count("the kernel lab cannot run: there is no kernel") >= 2
+    assert done.output.count(f"the kernel lab cannot run: {words}") >= 2
 
 
 def test_stopping_at_the_first_failure_ends_the_guest(nested: Nested) -> None:
