@@ -5,6 +5,7 @@ import re
 _UNSIGNED = re.compile(r"\+?(?:0[xX](?P<hex>[0-9a-fA-F]+)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9][0-9]*))\n?")
 
 _DECIMAL = re.compile(r"\+?([0-9]+)\n?", re.ASCII)
+_MOST_DIGITS = 20  # of a 64-bit number
 _HEXADECIMAL = re.compile(r"\s*(?:0[xX](?=[0-9a-fA-F]))?([0-9a-fA-F]+)")
 
 
@@ -20,15 +21,21 @@ def unsigned(text: str, bits: int) -> int | None:
     elif match["octal"]:
         number = int(match["octal"], 8)
     else:
-        number = int(match["decimal"])
-    return number if number < 1 << bits else None
+        number = _number(match["decimal"])
+    return number if number is not None and number < 1 << bits else None
 
 
 def decimal(text: str, bits: int) -> int | None:
     """The same with base 10."""
     match = _DECIMAL.fullmatch(text.split("\0", 1)[0])
-    number = None if match is None else int(match[1])
+    number = None if match is None else _number(match[1])
     return number if number is not None and number < 1 << bits else None
+
+
+def _number(digits: str) -> int | None:
+    """None for more than 64 bits hold; Python refuses to read thousands of digits."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= _MOST_DIGITS else None
 
 
 def switch(text: str) -> bool | None:

@@ -58,6 +58,7 @@ def test_number_that_is_there_succeeds_even_without_a_driver(kernel: SimulatedKe
         b"0xg",
         b"08",
         b"65536",
+        b"1" * 5000,
         b"2,",
         b"\0",
         b"1e1",

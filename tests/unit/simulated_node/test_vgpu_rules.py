@@ -147,7 +147,9 @@ def test_function_with_a_type_takes_no_other_before_it_is_cleared(kernel: Simula
 
 
 @shows("vgpu.not-a-number")
-@pytest.mark.parametrize("written", [b"L40S-24Q", b"\n", b" 1155", b"0x483", b"-1", b"4294967296", b"1155 "])
+@pytest.mark.parametrize(
+    "written", [b"L40S-24Q", b"\n", b" 1155", b"0x483", b"-1", b"4294967296", b"1155 ", b"1" * 5000]
+)
 def test_what_is_no_number_is_invalid(kernel: SimulatedKernel, written: bytes) -> None:
     with hosts.refused("EINVAL"):
         kernel.host().write(hosts.attribute(VF, "nvidia/current_vgpu_type"), written)
