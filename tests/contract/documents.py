@@ -26,7 +26,7 @@ the kernel lab. The tests of both planes fail when a host shows another result t
 of the [simulated kernel](simulated-kernel.md) where it has a rule of that name.
 
 Results are recorded on purpose: `python -m tests.contract --record-simulated`, and after a run of the kernel lab
-`python -m tests.contract --record-linux .kernel-lab/latest/results`. Where the two differ, Linux is right.
+`python -m tests.contract --record-linux .kernel-lab/latest-kernel/results`. Where the two differ, Linux is right.
 
 {total} statements: {both} shown alike on both hosts, {simulated} on the simulated kernel alone, {neither} on neither;
 [why not](../limits.md#what-the-kernel-lab-does-not-show). Linux is {release}.

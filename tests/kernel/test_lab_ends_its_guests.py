@@ -24,7 +24,7 @@ NEVER = "600"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[LabRun]:
-    lab = LabRun(tmp_path / "runs")
+    lab = LabRun(base=tmp_path / "runs")
     yield lab
     lab.close()
 

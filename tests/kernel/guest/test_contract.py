@@ -15,6 +15,8 @@ from tests.contract.results import LINUX, RELEASE, observe, read_results
 from tests.contract.statement import Statement, all_statements
 from tests.kernel.lab.guest_side import RESULTS, STATE
 
+pytestmark = pytest.mark.guest("kernel")
+
 SHARING = "vgpu"
 BEFORE = STATE / "contract-before-reboot"
 

@@ -27,6 +27,8 @@ from tests.kernel.modules.processes import exit_code, forked
 from tests.kernel.modules.refusals import refused
 from tests.kernel.modules.sim_accel_device import AccelFile, calls, node_below, state
 
+pytestmark = pytest.mark.guest("kernel")
+
 PLATFORM = Path("/sys/bus/platform/devices")
 PCI = Path("/sys/bus/pci/devices")
 DEVICE = "sim_accel.0"

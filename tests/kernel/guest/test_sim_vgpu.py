@@ -42,6 +42,8 @@ from tests.kernel.modules.sim_vgpu_card import (
 from tests.kernel.modules.sim_vgpu_writers import scribble, scribble_until_gone, seize
 from tests.kernel.modules.vfio_user import Until, VfioUser, vfio_process
 
+pytestmark = pytest.mark.guest("kernel")
+
 # What the machine is built with, for plugging it in again.
 OTHER_CARD = {
     "driver": "igb",

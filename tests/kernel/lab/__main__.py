@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def boot_guest(words: Sequence[str], seconds: float, logs: Path) -> int:
     """Run the words, or a shell, in the guest; the exit status is theirs. Raises LabError when there was none."""
     interactive = not words
-    run = LabRun(logs)
+    run = LabRun(base=logs)
     try:
         directory = run.prepare_boot(1, words or SHELL, interactive=interactive)
         print(f"npufleet: booting {run.summary}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ STOP_SECONDS = 10.0
 # From QEMU's start to the guest's first line of ours: 5 s on a quiet host, 45 s on one that does the work of five.
 UP_SECONDS = 100.0
 START_TRIES = 3
+MEANWHILE_SECONDS = 1.0
 
 
 class Run(Protocol):
@@ -73,18 +74,25 @@ class Boot:
                 return
             time.sleep(ROUND_SECONDS)
 
-    def reports(self, nodeid: str) -> list[dict[str, Any]]:
-        """Wait for the test's end, or for the reason why it will not come; what has been reported until then."""
+    def reports(self, nodeid: str, meanwhile: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+        """Wait for the test's end, or for the reason why it will not come; what has been reported until then.
+        `meanwhile` is called now and then."""
         watch = self.watch
+        self._wait(lambda: nodeid in watch.finished or watch.verdict is not None, meanwhile)
         with watch.changed:
-            watch.changed.wait_for(lambda: nodeid in watch.finished or watch.verdict is not None)
             return list(watch.reports.get(nodeid, ()))
 
-    def finish(self) -> None:
+    def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Let the guest end its pytest and switch itself off; its watch knows how long that may take."""
-        with self.watch.changed:
-            self.watch.changed.wait_for(lambda: self.watch.over)
+        self._wait(lambda: self.watch.over, meanwhile)
         self.stop()
+
+    def _wait(self, what: Callable[[], bool], meanwhile: Callable[[], None]) -> None:
+        while True:
+            with self.watch.changed:
+                if self.watch.changed.wait_for(what, timeout=MEANWHILE_SECONDS):
+                    return
+            meanwhile()
 
     def stop(self) -> None:
         """End it at once, if it still runs."""

@@ -3,7 +3,6 @@ as if they had run in this process."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,13 +12,12 @@ from _pytest.capture import CaptureManager
 
 from tests.kernel.lab.boot import Boot, Run
 from tests.kernel.lab.errors import LabError
+from tests.kernel.lab.guest import LabGuest
 from tests.kernel.lab.run import LabRun
 from tests.kernel.lab.watch import evidence
 
 GUEST_TESTS = Path(__file__).parents[1] / "guest"
 TEST_SECONDS = 60.0
-# Named, because looking for plug-ins reads the metadata of every installed package, which takes seconds in the guest.
-PLUGINS = ("-p", "pytest_asyncio.plugin", "-p", "tests.kernel.lab.guest_plugin")
 PHASES = ("setup", "call", "teardown")
 
 
@@ -28,9 +26,16 @@ def boot_number(item: pytest.Item) -> int:
     return 2 if item.get_closest_marker("after_reboot") else 1
 
 
-def place_of(item: pytest.Item) -> tuple[int, bool]:
-    """Where it runs: in which boot, and whether last there, because the reboot is to forget what it leaves behind."""
-    return boot_number(item), item.get_closest_marker("before_reboot") is not None
+def guest_of(item: pytest.Item) -> str:
+    """The name of the guest that runs it."""
+    marker = item.get_closest_marker("guest")
+    return str(marker.args[0]) if marker else ""
+
+
+def place_of(item: pytest.Item) -> tuple[str, int, bool]:
+    """Where it runs: on which guest, in which boot, and whether last there, because the reboot is to forget what it
+    leaves behind."""
+    return guest_of(item), boot_number(item), item.get_closest_marker("before_reboot") is not None
 
 
 def deadline_of(item: pytest.Item) -> float:
@@ -40,17 +45,16 @@ def deadline_of(item: pytest.Item) -> float:
 
 
 class KernelLab:
-    """Boots when the first guest test is due, once per boot number."""
+    """Boots its guests, all of them side by side, when the first guest test is due, and each once per boot number."""
 
     def __init__(
-        self, config: pytest.Config, new_run: Callable[[], Run] = LabRun, guest_tests: Path = GUEST_TESTS
+        self, config: pytest.Config, new_run: Callable[[str], Run] = LabRun, guest_tests: Path = GUEST_TESTS
     ) -> None:
         self.config = config
         self.new_run = new_run
         self.guest_tests = guest_tests
-        self.items: dict[int, list[pytest.Item]] = {}
-        self.run: Run | None = None
-        self.boots: dict[int, Boot] = {}
+        self.items: dict[str, dict[int, list[pytest.Item]]] = {}
+        self.guests: dict[str, LabGuest] = {}
         self.unusable: str | None = None
 
     def is_guest_test(self, item: pytest.Item) -> bool:
@@ -58,12 +62,12 @@ class KernelLab:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: place_of(item) if self.is_guest_test(item) else (0, False))
+        items.sort(key=lambda item: place_of(item) if self.is_guest_test(item) else ("", 0, False))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             if self.is_guest_test(item):
-                self.items.setdefault(boot_number(item), []).append(item)
+                self.items.setdefault(guest_of(item), {}).setdefault(boot_number(item), []).append(item)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -78,31 +82,31 @@ class KernelLab:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         stopped = session.shouldstop or session.shouldfail or session.exitstatus == pytest.ExitCode.INTERRUPTED
-        for boot in self.boots.values():
+        for guest in self.guests.values():
             if not stopped:
-                boot.finish()
-            boot.stop()
+                guest.finish()
+            guest.stop()
 
     def pytest_unconfigure(self) -> None:
-        for boot in self.boots.values():
-            boot.stop()
-        if self.run is not None:
-            self.run.close()
+        for guest in self.guests.values():
+            guest.close()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.run is not None:
-            terminalreporter.write_line(f"kernel lab: {self.run.summary}")
-            for failed in (path for boot in self.boots.values() for path in boot.failed_starts):
+        for guest in self.guests.values():
+            terminalreporter.write_line(f"kernel lab: {guest.summary}")
+            for failed in guest.failed_starts:
                 terminalreporter.write_line(f"kernel lab: a start was repeated; its logs: {failed}", yellow=True)
 
     def _reports(self, item: pytest.Item) -> list[pytest.TestReport]:
         try:
-            boot = self._boot(boot_number(item))
+            self._start_guests()
+            boot = self.guests[guest_of(item)].boot(boot_number(item), self._go_on)
+            sent = boot.reports(item.nodeid, meanwhile=self._go_on)
         except (LabError, OSError) as error:  # OSError: no room, or no right, in the cache or the run's directory
             self.unusable = str(error)
         if self.unusable is not None:
             return [failed_report(item, "setup", f"the kernel lab cannot run: {self.unusable}")]
-        reports = [replayed(self.config, data) for data in boot.reports(item.nodeid)]
+        reports = [replayed(self.config, data) for data in sent]
         if item.nodeid not in boot.watch.finished:
             reports.append(failed_report(item, missing_phase(reports), self._why_missing(item, boot)))
         return reports
@@ -114,30 +118,23 @@ class KernelLab:
         errors = "\n".join(boot.watch.collect_errors)
         return f"{reason}\n{errors}\n{evidence(boot.directory)}"
 
-    def _boot(self, number: int) -> Boot:
+    def _start_guests(self) -> None:
         if self.unusable is not None:
             raise LabError(self.unusable)
-        if self.run is None:
-            capture = cast(CaptureManager, self.config.pluginmanager.getplugin("capturemanager"))
+        if self.guests:
+            return
+        capture = cast(CaptureManager, self.config.pluginmanager.getplugin("capturemanager"))
+        for name, by_boot in self.items.items():
             with capture.global_and_fixture_disabled():  # a first download takes a while: show that it goes on
-                self.run = self.new_run()
-        for wanted in range(1, number + 1):  # the second boot is one only after a first
-            if wanted not in self.boots:
-                for boot in self.boots.values():
-                    boot.finish()
-                items = self.items.get(wanted, [])
-                deadlines = {item.nodeid: deadline_of(item) for item in items}
-                files = list(dict.fromkeys(str(item.path) for item in items))
-                self.boots[wanted] = Boot(self.run, wanted, deadlines, self._command(files))
-        return self.boots[number]
+                run = self.new_run(name)
+            tests = {number: {item: deadline_of(item) for item in items} for number, items in by_boot.items()}
+            self.guests[name] = LabGuest(run, self.config, tests)
+            self.guests[name].boot(1)
 
-    def _command(self, files: Sequence[str]) -> list[str]:
-        if not files:
-            return ["true"]  # pytest without files would look for all there are
-        python = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", sys.executable, "-u", "-m", "pytest"]
-        fixed = ["-p", "no:cacheprovider", *PLUGINS, "-v", f"--rootdir={self.config.rootpath}"]
-        passed_on = [f"--tb={self.config.option.tbstyle}", *(["-l"] if self.config.option.showlocals else [])]
-        return [*python, *fixed, *passed_on, "--", *files]
+    def _go_on(self) -> None:
+        """A guest that is through with a boot goes on with its next one, while the tests of another are waited for."""
+        for guest in self.guests.values():
+            guest.go_on()
 
 
 def replayed(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:

@@ -23,14 +23,14 @@ DISK_SIZE = "16M"
 class LabRun:
     """The boots of one run share state and disk."""
 
-    def __init__(self, base: Path = RUNS) -> None:
-        """Gets ready whatever is not in the cache yet. Raises LabError."""
+    def __init__(self, name: str = "", base: Path = RUNS) -> None:
+        """Gets ready whatever is not in the cache yet. `name`: of the guest, one of several. Raises LabError."""
         self.kernel: Kernel = prepare(waiting=_say)
         self.modules = ensure_modules(self.kernel)
         self.python = ensure_python_image()
         self.initramfs = ensure_initramfs(self.kernel)
         self.accelerator = choose(self.kernel, self.initramfs)
-        self.directory = RunDirectory(base)
+        self.directory = RunDirectory(base, name)
         self.disk = self.directory.path / "disk.img"
         run(["mke2fs", "-q", "-F", "-t", "ext4", str(self.disk), DISK_SIZE], what="the guest's disk", seconds=60)
 

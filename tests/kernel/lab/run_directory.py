@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,15 +18,15 @@ from tests.kernel.lab.share import BootDirectory
 
 RUNS = ROOT / ".kernel-lab"
 STAGE2 = Path(__file__).with_name("stage2.sh")
-KEPT_RUNS = 5
+KEPT_RUNS = 8
 
 
 class RunDirectory:
     """`path` holds boot-<n>/ per boot, state/ (lives over boots) and results/. Locked while the run lasts, so that no
     other run takes it for an old one."""
 
-    def __init__(self, base: Path = RUNS) -> None:
-        self.path = _new(base)
+    def __init__(self, base: Path = RUNS, name: str = "") -> None:
+        self.path = _new(base, f"-{name}" if name else "")
         self._lock = try_lock(self.path / "lock", "running the kernel lab")
         for name in ("state", "results"):
             (self.path / name).mkdir()
@@ -57,16 +58,16 @@ def environment_file(settings: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings.items())
 
 
-def _new(base: Path) -> Path:
-    """A directory of our own; the newest few of ended runs stay, `latest` leads to this one."""
+def _new(base: Path, suffix: str) -> Path:
+    """A directory of our own; the newest few of ended runs stay, `latest<suffix>` leads to this one."""
     base.mkdir(exist_ok=True)
     _forget_old_runs(base)
-    directory = base / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    directory.mkdir()
-    link = base / f"latest.{os.getpid()}"
+    directory = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), suffix=suffix, dir=base))
+    directory.chmod(0o755)
+    link = base / f"latest{suffix}.{os.getpid()}"
     with contextlib.suppress(FileExistsError):
         link.symlink_to(directory.name)
-    link.replace(base / "latest")
+    link.replace(base / f"latest{suffix}")
     return directory
 
 

@@ -23,7 +23,7 @@ from tests.kernel.lab.share import guest_directory
 
 HERE = Path(__file__).parent
 
-def new_run():
+def new_run(name):
     if (HERE / "unusable").exists():
         raise LabError("there is no kernel")
     if (HERE / "full").exists():
@@ -269,3 +269,43 @@ def test_starts_that_all_fail_fail_the_tests(nested: Nested) -> None:
     done = nested.run()
     assert done.outcomes == {"test_runs": "error"}
     assert "before its tests had" in done.output
+
+
+def test_guests_run_side_by_side_and_each_reboots_when_it_is_through(nested: Nested) -> None:
+    nested.write(
+        "guest/test_one.py",
+        """
+        HERE = Path(__file__).parent
+
+        def wait_for(name):
+            deadline = time.monotonic() + 30
+            while not (HERE / name).exists():
+                assert time.monotonic() < deadline, name
+                time.sleep(0.01)
+
+        def test_waits_for_the_others_second_boot():
+            (HERE / "one is up").touch()
+            wait_for("other has rebooted")
+        """,
+    )
+    nested.write(
+        "guest/test_other.py",
+        """
+        from test_one import HERE, wait_for
+        pytestmark = pytest.mark.guest("other")
+
+        def test_waits_for_the_first_guest():
+            wait_for("one is up")
+            STATE.joinpath("kept").touch()
+
+        @pytest.mark.after_reboot
+        def test_goes_on_by_itself():
+            assert STATE.joinpath("kept").exists()
+            (HERE / "other has rebooted").touch()
+        """,
+    )
+    (nested.path / "guest" / "conftest.py").write_text("import sys\nsys.path.insert(0, __file__.rpartition('/')[0])\n")
+    done = nested.run()
+    assert set(done.outcomes.values()) == {"passed"}
+    assert len(done.outcomes) == 3
+    assert done.boots == ["boot-1", "boot-1", "boot-2"]
