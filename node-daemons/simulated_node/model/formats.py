@@ -16,6 +16,7 @@ def unsigned(text: str, bits: int) -> int | None:
     match = _UNSIGNED.fullmatch(text.split("\0", 1)[0])
     if match is None:
         return None
+    number: int | None
     if match["hex"]:
         number = int(match["hex"], 16)
     elif match["octal"]:
