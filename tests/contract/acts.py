@@ -56,6 +56,8 @@ def driver(machine: Machine, address: str) -> str:
 
 def set_override(machine: Machine, address: str, name: str) -> None:
     must(machine, attribute(address, "driver_override"), name + "\n")
+    if override(machine, address) != (name or "(null)"):
+        raise AssertionError(f"driver_override of {address} reads {override(machine, address)}, not {name}")
 
 
 def override(machine: Machine, address: str) -> str:

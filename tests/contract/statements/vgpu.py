@@ -222,7 +222,7 @@ def path_reused(machine: Machine) -> str:
     with _new_card(machine, 2) as before:
         pass
     with _new_card(machine, 2) as after:
-        return "the same paths" if before == after else "other paths"
+        return "the same paths" if before and before == after else "other paths"
 
 
 @statement("vgpu.driver-reload-forgets", "driver reload/upgrade")
