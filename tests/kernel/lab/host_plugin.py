@@ -45,7 +45,7 @@ def deadline_of(item: pytest.Item) -> float:
 
 
 class KernelLab:
-    """Boots its guests, all of them side by side, when the first guest test is due, and each once per boot number."""
+    """Boots its guests, all of them side by side and beside the tests of the host, and each once per boot number."""
 
     def __init__(
         self, config: pytest.Config, new_run: Callable[[str], Run] = LabRun, guest_tests: Path = GUEST_TESTS
@@ -71,6 +71,7 @@ class KernelLab:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        self._start_guests()
         if not self.is_guest_test(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -98,14 +99,14 @@ class KernelLab:
                 terminalreporter.write_line(f"kernel lab: a start was repeated; its logs: {failed}", yellow=True)
 
     def _reports(self, item: pytest.Item) -> list[pytest.TestReport]:
+        if self.unusable is not None:
+            return [failed_report(item, "setup", f"the kernel lab cannot run: {self.unusable}")]
         try:
-            self._start_guests()
             boot = self.guests[guest_of(item)].boot(boot_number(item), self._go_on)
             sent = boot.reports(item.nodeid, meanwhile=self._go_on)
         except (LabError, OSError) as error:  # OSError: no room, or no right, in the cache or the run's directory
             self.unusable = str(error)
-        if self.unusable is not None:
-            return [failed_report(item, "setup", f"the kernel lab cannot run: {self.unusable}")]
+            return self._reports(item)
         reports = [replayed(self.config, data) for data in sent]
         if item.nodeid not in boot.watch.finished:
             reports.append(failed_report(item, missing_phase(reports), self._why_missing(item, boot)))
@@ -119,17 +120,18 @@ class KernelLab:
         return f"{reason}\n{errors}\n{evidence(boot.directory)}"
 
     def _start_guests(self) -> None:
-        if self.unusable is not None:
-            raise LabError(self.unusable)
-        if self.guests:
+        if self.guests or self.unusable is not None:
             return
         capture = cast(CaptureManager, self.config.pluginmanager.getplugin("capturemanager"))
-        for name, by_boot in self.items.items():
-            with capture.global_and_fixture_disabled():  # a first download takes a while: show that it goes on
-                run = self.new_run(name)
-            tests = {number: {item: deadline_of(item) for item in items} for number, items in by_boot.items()}
-            self.guests[name] = LabGuest(run, self.config, tests)
-            self.guests[name].boot(1)
+        try:
+            for name, by_boot in self.items.items():
+                with capture.global_and_fixture_disabled():  # a first download takes a while: show that it goes on
+                    run = self.new_run(name)
+                tests = {number: {item: deadline_of(item) for item in items} for number, items in by_boot.items()}
+                self.guests[name] = LabGuest(run, self.config, tests)
+                self.guests[name].boot(1)
+        except (LabError, OSError) as error:  # OSError: no room, or no right, in the cache or the run's directory
+            self.unusable = str(error)
 
     def _go_on(self) -> None:
         """A guest that is through with a boot goes on with its next one, while the tests of another are waited for."""
