@@ -111,7 +111,7 @@ def test_python_runs_from_its_disk() -> None:
 @pytest.mark.before_reboot
 def test_the_state_is_kept_for_the_next_boot_and_the_kernel_told_something(lab: Lab) -> None:
     REMEMBERED.write_text(BOOT_ID.read_text())
-    autoprobe = PCI / lab["other_pf"] / "sriov_drivers_autoprobe"
+    autoprobe = PCI / lab["pf"] / "sriov_drivers_autoprobe"
     autoprobe.write_text("0")
     assert autoprobe.read_text() == "0\n"
 
@@ -125,4 +125,4 @@ def test_a_reboot_is_another_boot_with_the_state_of_the_first(lab: Lab) -> None:
 
 @pytest.mark.after_reboot
 def test_a_reboot_forgets_what_the_kernel_was_told(lab: Lab) -> None:
-    assert (PCI / lab["other_pf"] / "sriov_drivers_autoprobe").read_text() == "1\n"
+    assert (PCI / lab["pf"] / "sriov_drivers_autoprobe").read_text() == "1\n"
