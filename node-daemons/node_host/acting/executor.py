@@ -79,9 +79,11 @@ class Executor:
         turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
         async def one(plan: GroupPlan) -> list[Outcome]:
-            async with gate, AsyncExitStack() as stack:
+            async with AsyncExitStack() as stack:
                 for name in plan.locks:
                     await stack.enter_async_context(turns[name])
+                # Only now, or those that wait for one card would keep all others out.
+                await stack.enter_async_context(gate)
                 return await self._run_group(plan)
 
         results = await asyncio.gather(*(one(plan) for plan in plans))
