@@ -44,6 +44,8 @@ def _intent(situation: Situation, order: DesiredDevice, function: str) -> Intent
         is_known = is_in_number or situation.ours(function) is not None
         if not is_known:
             return None
+        if order.intent is Intent.APPLY and situation.is_replaced(order.address):
+            return None
         return order.intent if is_in_number else Intent.HOLD
     is_part = situation.card(order.address) is not None
     return Intent.RELEASE if not is_part and situation.ours(function) is not None else None
@@ -113,14 +115,18 @@ def _numbered(situation: Situation, address: str, wanted: int, parts: Mapping[st
     if is_vfio_driver(device.driver):
         text = f"it is on {device.driver}, and not by npufleet: give it to the vendor's driver by hand"
         return _blocked(situation, address, Reason.BOUND_BY_OTHERS, text)
-    if device.num_vfs == wanted:
-        return _in_place(situation, address, record, parts)
-    if device.num_vfs and record is None:
+    is_replaced = record is not None and situation.is_replaced(address)
+    if device.num_vfs != wanted and device.num_vfs and (record is None or is_replaced):
         text = (
             f"it has {device.num_vfs} virtual functions that npufleet did not make, the order wants {wanted}: remove "
             "them, or order as many"
         )
-        return _blocked(situation, address, Reason.FUNCTIONS_OF_OTHERS, text)
+        note = _given_up(situation, address, record).note if record is not None else None
+        return replace(_blocked(situation, address, Reason.FUNCTIONS_OF_OTHERS, text), note=note)
+    if record is not None and is_replaced:
+        return _given_up(situation, address, record)
+    if device.num_vfs == wanted:
+        return _in_place(situation, address, record, parts)
     return _change(situation, address, wanted, device, record)
 
 
@@ -154,8 +160,7 @@ def _unreadable(device: PCIDevice, *names: str) -> Block | None:
 def _change(
     situation: Situation, address: str, wanted: int, device: PCIDevice, record: JournalEntry | None
 ) -> Decision:
-    own = (function for function in device.virtual_functions if function not in situation.implied)
-    block = _ordered_otherwise(situation, own) or situation.card_block(address)
+    block = _kept_by_orders(situation, device, frozenset({Want.NOTHING})) or situation.card_block(address)
     if block is not None:
         return Decision(situation.report_block(address, block))
     entry = record or JournalEntry(
@@ -205,10 +210,36 @@ def _in_place(
     return Decision(report)
 
 
-def _ordered_otherwise(situation: Situation, functions: Iterable[str]) -> Block | None:
+def _given_up(situation: Situation, address: str, record: JournalEntry) -> Decision:
+    """Functions that somebody has replaced: the switch as it was, then their entries go, and the card's own last.
+
+    Without the card's, a death in between would leave functions of others that look like ones that npufleet bound.
+    """
+    device = situation.view.devices[address]
+    text = f"somebody else made its {device.num_vfs} virtual functions, in place of those that npufleet made"
+    pending = situation.report(address, DeviceState.PENDING, Reason.RESTORING, text)
+    former = None if record.functions is None else record.functions.former_autoprobe
+    if former is not None and device.autoprobe != former:
+        block = situation.retry_block(address)
+        if block is not None:
+            return Decision(situation.report_block(address, block))
+        return Decision(pending, action=OfferFunctions(address, device.num_vfs or 0, record))
+    is_known = any(situation.is_part(one) and situation.ours(one) is not None for one in device.virtual_functions)
+    return Decision(pending) if is_known else Decision(note=Forget(address, text))
+
+
+def _kept_by_orders(situation: Situation, device: PCIDevice, goes: frozenset[Want]) -> Block | None:
+    """A virtual function that is not to go with the number, because an order of its own does not want it to."""
+    own = (function for function in device.virtual_functions if function not in situation.implied)
+    return _ordered_otherwise(situation, own, goes)
+
+
+def _ordered_otherwise(
+    situation: Situation, functions: Iterable[str], fits: frozenset[Want] = frozenset({Want.VFIO, Want.NOTHING})
+) -> Block | None:
     """A virtual function that an order of its own wants elsewhere."""
     for function in functions:
-        if situation.want(function) not in (Want.VFIO, Want.NOTHING):
+        if situation.want(function) not in fits:
             entry = situation.entries[function]
             by = f"by policy {entry.decided_by.policy}, rule {entry.decided_by.rule}"
             text = f"its virtual function {function} is ordered {entry.mode}, intent {entry.intent}, {by}"
@@ -246,19 +277,20 @@ def _removal(situation: Situation, address: str, record: JournalEntry) -> Decisi
     if unreadable is not None:
         return Decision(situation.report_block(address, unreadable))
     number = device.num_vfs
-    if number not in (former.former_number, former.made) and former.made is not None:
-        return Decision(note=Forget(address, f"somebody else made its {number} virtual functions"))
+    if number is None:
+        return Decision(note=Forget(address, "it can have no virtual functions any more"))
+    if situation.is_replaced(address):
+        return _given_up(situation, address, record)
     is_as_before = former.former_autoprobe is None or device.autoprobe == former.former_autoprobe
     if number == former.former_number and is_as_before:
         return Decision(note=Forget(address, "its virtual functions are gone"))
-    own = (function for function in device.virtual_functions if function not in situation.implied)
-    held = (function for function in own if situation.want(function) is Want.HOLD)
-    block = _ordered_otherwise(situation, held) or situation.card_write_block(address)
+    goes = frozenset({Want.NOTHING, Want.RELEASE})
+    block = _kept_by_orders(situation, device, goes) or situation.card_write_block(address)
     if block is not None:
         return Decision(situation.report_block(address, block))
     text = f"going from {number} to {former.former_number} virtual functions"
     pending = situation.report(address, DeviceState.PENDING, Reason.RESTORING, text)
-    return Decision(pending, action=RemoveFunctions(address, number or 0, record, device.virtual_functions))
+    return Decision(pending, action=RemoveFunctions(address, number, record, device.virtual_functions))
 
 
 def _held(situation: Situation, address: str, parts: Mapping[str, Decision]) -> BoundDevice:

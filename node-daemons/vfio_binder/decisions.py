@@ -131,9 +131,13 @@ def _release(situation: Situation, address: str) -> Decision:
 def _part(situation: Situation, address: str) -> Decision:
     """A virtual function that npufleet made: it goes with its card's number, and is left when the card is."""
     card = situation.entries.get(situation.view.devices[address].physical_function or "")
-    is_left = card is not None and card.intent is Intent.RELEASE and card.on_release is OnRelease.LEAVE
-    is_known = is_left and situation.ours(address) is not None
-    return Decision(note=Forget(address, "left as it is on release") if is_known else None)
+    if card is None or situation.ours(address) is None:
+        return Decision()
+    if card.intent is Intent.RELEASE and card.on_release is OnRelease.LEAVE:
+        return Decision(note=Forget(address, "left as it is on release"))
+    if card.intent is not Intent.HOLD and situation.is_replaced(card.address):
+        return Decision(note=Forget(address, "somebody else made it, in place of the one that npufleet bound"))
+    return Decision()
 
 
 def _unordered(situation: Situation, address: str) -> Decision:

@@ -95,6 +95,17 @@ class Situation:
         entry = self.remembered(address)
         return None if entry is None or entry.functions is None else entry
 
+    def is_replaced(self, address: str) -> bool:
+        """Whether somebody else has made virtual functions of a card in place of those that npufleet made.
+
+        While npufleet is at it, and when it died at it, there may be any number that the driver likes.
+        """
+        record, device = self.card(address), self.view.devices.get(address)
+        number = None if device is None else device.num_vfs
+        if number is None or record is None or record.functions is None or record.functions.made is None:
+            return False
+        return number not in (0, record.functions.former_number, record.functions.made)
+
     def is_part(self, address: str) -> bool:
         """Whether it is a virtual function that npufleet made and that no order speaks of."""
         device = self.view.devices.get(address)

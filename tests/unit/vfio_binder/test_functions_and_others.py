@@ -112,3 +112,27 @@ async def test_a_function_that_is_held_by_an_order_of_its_own_keeps_the_number(
     assert (bench.writes, number(bench)) == ([], 2)
     bench.order(then)
     assert verdict(await bench.run(), CARD)[0] in ("Ready", "Released")
+
+
+@pytest.mark.parametrize("then", [functions_of(3), functions_of(None), functions_of(2, intent="Release")])
+@pytest.mark.parametrize("mode", ["Passthrough", "Container"])
+async def test_a_function_that_an_order_of_its_own_applies_to_keeps_the_number(
+    make: Make, then: dict[str, Any], mode: str
+) -> None:
+    bench = await made(make)
+    bench.order(then, own_order(mode=mode))
+    done = await bench.run()
+    assert verdict(done, CARD) == ("Blocked", "CompanionManaged")
+    assert f"its virtual function {SECOND} is ordered {mode}, intent Apply" in report_of(done, CARD).message
+    assert bench.touched() == ({SECOND} if mode == "Container" else set())
+    assert number(bench) == 2
+    bench.order(then)
+    assert verdict(await bench.run(), CARD)[0] in ("Ready", "Released")
+
+
+async def test_functions_that_are_released_by_orders_of_their_own_go_with_their_card(make: Make) -> None:
+    bench = await made(make)
+    bench.order(functions_of(2, intent="Release"), own_order(intent="Release"))
+    done = await bench.run()
+    assert (verdict(done, CARD), verdict(done, SECOND)) == (("Released", "Released"), ("Released", "Released"))
+    assert (number(bench), offered(bench), bench.journal().entries) == (0, True, {})
