@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,42 +28,38 @@ from vfio_binder.binder import Binder, Orders, Pass
 PCI: Final = Path("/sys/bus/pci/devices")
 NPUFLEET: Final = Path("/var/lib/npufleet")
 _TRACING: Final = Path("/sys/kernel/tracing")
-_EVENT: Final = "kernfs_write"
 _GROUP: Final = "npufleet"
-# Everything that is written through sysfs comes by here (fs/kernfs/file.c), opened by whatever path.
-_PROBE: Final = (
-    f"p:{_GROUP}/{_EVENT} kernfs_fop_write_iter "
-    "name=iocb->ki_filp->f_path.dentry->d_name.name:string "
-    "parent=iocb->ki_filp->f_path.dentry->d_parent->d_name.name:string"
-)
-_LINE = re.compile(r"-(?P<pid>\d+)\s+\[.*?name=\"(?P<name>[^\"]*)\" parent=\"(?P<parent>[^\"]*)\"")
+# Everything that is written through sysfs comes by one of these (fs/sysfs/file.c), opened by whatever path.
+_WRITERS: Final = ("sysfs_kf_write", "sysfs_kf_bin_write")
+# The attribute, and the directories that it is in, innermost first.
+_ARGUMENTS: Final = {
+    name: f"of->kn{'->parent' * depth}->name:string" for depth, name in enumerate(("name", "d1", "d2", "d3"))
+}
+_LINE = re.compile(r"-(?P<pid>\d+)\s+\[.*? " + " ".join(rf'{name}="?(?P<{name}>[^"\n]*)"?' for name in _ARGUMENTS))
+_BDF: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# Written to drivers and to the bus; of a device, every attribute counts.
 _OF_PCI: Final = frozenset(
     {
-        "driver_override",
         "bind",
         "unbind",
         "new_id",
         "remove_id",
         "drivers_probe",
-        "sriov_numvfs",
-        "sriov_drivers_autoprobe",
-        "remove",
+        "drivers_autoprobe",
         "rescan",
-        "reset",
     }
 )
 
 
 @dataclass(frozen=True)
 class KernelWrite:
-    """A write as the kernel saw it: the writing thread, the attribute and the directory that it is in."""
+    """A write as the kernel saw it: the writing thread and the attribute, from its device on, or with its directory."""
 
     pid: int
-    parent: str
-    name: str
+    path: str
 
     def __str__(self) -> str:
-        return f"{self.parent}/{self.name}"
+        return self.path
 
 
 def _define(event: str) -> None:
@@ -82,7 +78,7 @@ def _catalogue() -> Catalogue:
 
 
 class KernelTrace:
-    """All writes to the kernel's PCI attributes since the last look, by anybody."""
+    """All writes to PCI devices, their drivers and their bus since the last look, by anybody."""
 
     def __init__(self, instance: Path) -> None:
         self._instance = instance
@@ -91,24 +87,39 @@ class KernelTrace:
         trace = self._instance / "trace"
         text = trace.read_text()
         trace.write_text("")
-        found = [KernelWrite(int(at["pid"]), at["parent"], at["name"]) for at in _LINE.finditer(text)]
-        return [write for write in found if write.name in _OF_PCI]
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        matches = [_LINE.search(line) for line in lines]
+        assert all(matches), [line for line, found in zip(lines, matches, strict=True) if not found]
+        paths = ((found, _of_pci([found[name] for name in _ARGUMENTS])) for found in matches if found)
+        return [KernelWrite(int(found["pid"]), path) for found, path in paths if path is not None]
+
+
+def _of_pci(names: list[str]) -> str | None:
+    """The attribute within its device, or within its directory when it is one of a driver or the bus; None: neither.
+
+    ``names``: the attribute, and the directories that it is in, innermost first.
+    """
+    for depth, directory in enumerate(names[1:], 2):
+        if _BDF.fullmatch(directory):
+            return "/".join(reversed(names[:depth]))
+    return f"{names[1]}/{names[0]}" if names[0] in _OF_PCI else None
 
 
 @contextmanager
 def traced() -> Iterator[KernelTrace]:
-    """A kprobe on the one function that every write to sysfs goes through, in a trace buffer of its own."""
-    _define(_PROBE)
-    instance = _TRACING / "instances" / f"npufleet-{os.getpid()}"
-    instance.mkdir()
-    try:
-        enabled = instance / "events" / _GROUP / _EVENT / "enable"
+    """Kprobes on the functions that every write to sysfs goes through, in a trace buffer of its own."""
+    arguments = " ".join(f"{name}={where}" for name, where in _ARGUMENTS.items())
+    with ExitStack() as stack:
+        for function in _WRITERS:
+            _define(f"p:{_GROUP}/{function} {function} {arguments}")
+            stack.callback(_define, f"-:{_GROUP}/{function}")
+        instance = _TRACING / "instances" / f"npufleet-{os.getpid()}"
+        instance.mkdir()
+        stack.callback(instance.rmdir)
+        enabled = instance / "events" / _GROUP / "enable"
         enabled.write_text("1")
+        stack.callback(enabled.write_text, "0")
         yield KernelTrace(instance)
-        enabled.write_text("0")
-    finally:
-        instance.rmdir()
-        _define(f"-:{_GROUP}/{_EVENT}")
 
 
 class HookedWriter(BoundedWriter):

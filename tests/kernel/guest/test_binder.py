@@ -72,6 +72,22 @@ def texts(trace: KernelTrace) -> list[str]:
     return [str(write) for write in trace.writes()]
 
 
+def test_the_trace_sees_a_write_to_any_attribute_of_a_device_and_below(lab: Lab, trace: KernelTrace) -> None:
+    device = PCI / lab["twin_a"]
+    trace.writes()
+    power = device / "power/control"
+    power.write_text(power.read_text())
+    with (device / "config").open("r+b", buffering=0) as config:
+        # The interrupt line is a number that is kept for software alone.
+        config.seek(0x3C)
+        line = config.read(1)
+        config.seek(0x3C)
+        config.write(line)
+    (device / "enable").write_text("1")
+    (device / "enable").write_text("0")
+    assert texts(trace) == [f"{device.name}/{name}" for name in ("power/control", "config", "enable", "enable")]
+
+
 def test_seven_functions_are_bound_and_the_program_started_beside_them_leaves_them_unwritten(
     lab: Lab, binder: GuestBinder, trace: KernelTrace, tmp_path: Path
 ) -> None:
