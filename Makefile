@@ -24,7 +24,7 @@ $(VENV): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@rm -f .venv/.installed-* && touch $@
 
-venv: $(VENV)
+venv: $(VENV) ## The virtual environment alone, for running single tests.
 
 demo: $(VENV) ## The main job on this machine: commits, DEMO_ARGS=--keep leaves it running.
 	@$(BIN)/npufleet demo $(DEMO_ARGS)

@@ -234,7 +234,7 @@ _NODE_STATE: Final = (
 
 _DEVICES: Final = ReasonTable(
     "status.bindings.devices[].reason",
-    "Why a device stands where it stands. `Blocked` means that it was not touched.",
+    "Why a device stands where it stands. `Blocked` means that what is named was not touched.",
     _reasons(
         ("Bound", DeviceState.READY, "npufleet bound it to a VFIO driver."),
         ("Adopted", DeviceState.READY, "It was on a VFIO driver already, and stays there on release."),
@@ -261,7 +261,11 @@ _DEVICES: Final = ReasonTable(
         ),
         ("CompanionInUse", DeviceState.BLOCKED, "Somebody uses another device of its IOMMU group."),
         ("CompanionVetoed", DeviceState.BLOCKED, "The host needs another device of its IOMMU group."),
-        ("CompanionManaged", DeviceState.BLOCKED, "Another order wants a device of its IOMMU group otherwise."),
+        (
+            "CompanionManaged",
+            DeviceState.BLOCKED,
+            "Another order wants a device of its IOMMU group, or a virtual function of it, otherwise.",
+        ),
         ("NoIOMMU", DeviceState.BLOCKED, "It has no IOMMU group: turn on the IOMMU."),
         ("NoDriver", DeviceState.BLOCKED, "It has no driver, and npufleet binds none that it did not take away."),
         ("BoundByOthers", DeviceState.BLOCKED, "Somebody else put it on its driver."),

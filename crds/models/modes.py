@@ -96,7 +96,10 @@ class Passthrough(Model):
         Field(
             ge=1,
             le=256,
-            description="Give this many plain SR-IOV virtual functions to VMs instead of the device itself.",
+            description=(
+                "Give this many plain SR-IOV virtual functions to VMs instead of the device itself, which stays on "
+                "its driver. Functions that others made are adopted when they are as many, and block another number."
+            ),
             json_schema_extra=absent("the device itself goes to a VM"),
         ),
     ] = None

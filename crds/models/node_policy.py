@@ -314,7 +314,7 @@ class NodePolicyStatus(Model):
 
 
 class NPUNodePolicy(KubeObject):
-    """Which accelerators of which nodes go whole to VMs, become slices, or stay with containers."""
+    """Which accelerators of which nodes go to VMs, whole or as functions, become slices, or stay with containers."""
 
     kind: Literal["NPUNodePolicy"] = "NPUNodePolicy"
     spec: Annotated[NodePolicySpec, Field(description="What the platform team wants.")]

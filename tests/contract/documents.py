@@ -23,7 +23,8 @@ Written by `python -m tests.contract --write`; `make lint` fails when it is stal
 What a Linux host does when a daemon reads it or writes to it. Each row is one statement: `tests/contract/statements`
 does the thing and takes down the raw result, with the same code on the simulated kernel and, as root, in the guest of
 the kernel lab. The tests of both planes fail when a host shows another result than its column does. Rule ids are those
-of the [simulated kernel](simulated-kernel.md) where it has a rule of that name.
+of the [simulated kernel](simulated-kernel.md) where it has a rule of that name. The statement is the key phrase of a
+fact about Linux (`tests/contract/phrases.py` has them by subject); what it means in the case at hand, the results say.
 
 Results are recorded on purpose: `python -m tests.contract --record-simulated`, and after a run of the kernel lab
 `python -m tests.contract --record-linux .kernel-lab/latest-kernel/results`. Where the two differ, Linux is right.

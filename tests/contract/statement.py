@@ -1,4 +1,4 @@
-"""Statements of the reference, each with the act that shows it.
+"""Statements about a Linux host (the phrases of `phrases.py`), each with the act that shows it.
 
 A statement quotes the phrase that it shows. Its function does the thing on a machine and returns a raw result, a short
 text that would be another one if the kernel behaved otherwise.

@@ -12,7 +12,9 @@ _PREFACE = """\
 Written by `python -m simulated_node.rules --write`; a test fails when it is stale.
 
 A simulated node obeys these rules of the Linux kernel. Each has a stable id; the id of the rule that refused a write
-stands in `.simulated-kernel/writes.jsonl` below the node's root. The errno is what the writer gets.
+stands in `.simulated-kernel/writes.jsonl` below the node's root. The errno is what the writer gets. Where a rule is
+about what daemons see, the [host contract](host-contract.md) shows the same on Linux. A rule is added beside the code
+that keeps it.
 
 A daemon finds what it needs to know about the host where it is on a real one:
 
