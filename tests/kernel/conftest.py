@@ -11,7 +11,7 @@ MARKERS = (
     "before_reboot: runs last in the first boot: what it leaves behind is for the second to forget",
     "after_reboot: runs in the second boot of the guest, with the /state of the first",
     "guest(name): which of the guests that run side by side it is for (default: the one without a name)",
-    "guest_deadline(seconds): how long the test may take in the guest (default: 60)",
+    "guest_deadline(seconds): how long the test may take in the guest (default: 120)",
 )
 
 

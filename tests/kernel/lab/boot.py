@@ -16,6 +16,8 @@ STOP_SECONDS = 10.0
 UP_SECONDS = 100.0
 START_TRIES = 3
 MEANWHILE_SECONDS = 1.0
+# The kernel's words for a processor that does not tick; a start that gets there does not recover.
+STALLED = b"rcu_preempt detected stalls"
 
 
 class Run(Protocol):
@@ -59,10 +61,14 @@ class Boot:
         and hang: no test has run then, so the start is repeated, and said to have been."""
         deadline = time.monotonic() + UP_SECONDS
         while not self.directory.dmesg.exists():
-            if self.guest.status() is not None or time.monotonic() > deadline:
+            if self.guest.status() is not None or time.monotonic() > deadline or self._has_lost_its_timer():
                 return self.directory.dmesg.exists()
             time.sleep(ROUND_SECONDS)
         return True
+
+    def _has_lost_its_timer(self) -> bool:
+        serial = self.directory.serial
+        return serial.exists() and STALLED in serial.read_bytes()
 
     def _follow(self) -> None:
         while not self.watch.over:

@@ -13,19 +13,22 @@ LATER = "0000:71:00.0"
 
 
 class SlowCard(InlineWriter):
-    """Writes to functions of the card wait until another device has been written to."""
+    """The first write to a function of the card waits for one to another device, and that one for it."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.host)
+        self.begun = asyncio.Event()
         self.gone_on = asyncio.Event()
         self.waited = 0
 
     async def write(self, path: str, data: bytes, locks: Locks) -> None:
-        if LATER in path:
-            self.gone_on.set()
-        elif "0000:61:1" in path and not self.gone_on.is_set():
-            self.waited += 1
-            async with asyncio.timeout(20):
+        async with asyncio.timeout(20):
+            if LATER in path:
+                await self.begun.wait()
+                self.gone_on.set()
+            elif "0000:61:1" in path and not self.gone_on.is_set():
+                self.waited += 1
+                self.begun.set()
                 await self.gone_on.wait()
         await super().write(path, data, locks)
 
