@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,14 @@ class Lab:
 
     @staticmethod
     def plugged() -> str | None:
-        """The BDF of what is now in the empty port."""
+        """The BDF of what is now in the empty port, in whatever state of coming or going."""
         return roles.below(roles.ROLES["empty_port"])
+
+    @classmethod
+    def ready(cls) -> str | None:
+        """The same once it can be found on the bus, which is a moment after its directory is there."""
+        address = cls.plugged()
+        return address if address and Path(f"/sys/bus/pci/devices/{address}/vendor").exists() else None
 
     @staticmethod
     def load(module: str) -> None:

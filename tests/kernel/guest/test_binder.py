@@ -373,7 +373,7 @@ def test_killed_when_the_functions_were_just_made_the_next_process_finishes(lab:
 def test_a_card_that_is_plugged_in_and_pulled_out_while_it_is_ordered(lab: Lab, binder: GuestBinder) -> None:
     plug = {"driver": "edu", "bus": "empty_port", "id": "plugged"}
     ask_host("device_add", plug)
-    eventually(lambda: lab.plugged() is not None, what="the card in its port")
+    eventually(lambda: lab.ready() is not None, what="the card in its port")
     address = lab.plugged()
     assert address is not None
     entry = whole(address, companions="Bind")
@@ -385,7 +385,7 @@ def test_a_card_that_is_plugged_in_and_pulled_out_while_it_is_ordered(lab: Lab, 
         assert verdict(done, address) == ("Failed", "DeviceMissing")
         assert verdict(done, lab["twin_a"]) == ("Ready", "Bound")
         ask_host("device_add", plug)
-        eventually(lambda: lab.plugged() is not None, what="the card back in its port")
+        eventually(lambda: lab.ready() is not None, what="the card back in its port")
         assert verdict(binder.run(), address) == ("Ready", "Bound")
         assert driver(address) == "vfio-pci"
         binder.ordered({**entry, "intent": "Release"}, whole(lab["twin_a"]))

@@ -82,7 +82,7 @@ def test_the_kernel_has_what_the_daemons_look_for(lab: Lab) -> None:
 def test_a_card_is_plugged_in_and_taken_out_by_the_host(lab: Lab) -> None:
     assert lab.plugged() is None
     ask_host("device_add", {"driver": "edu", "bus": "empty_port", "id": "visitor"})
-    eventually(lambda: lab.plugged() is not None, what="the card in its port")
+    eventually(lambda: lab.ready() is not None, what="the card in its port")
     bdf = lab.plugged()
     assert bdf is not None
     assert (PCI / bdf / "vendor").read_text() == "0x1234\n"
