@@ -14,7 +14,7 @@ from node_host.acting.actions import Bind, Outcome, Result, Return
 from node_host.acting.bounded_write import WriteStuckError
 from node_host.acting.driver_writes import DriverWrites
 from node_host.acting.journal import Journal, JournalEntry, JournalError
-from node_host.acting.steps import FAILURES, NotVerifiedError, gone, step, words
+from node_host.acting.steps import FAILURES, NotVerifiedError, gone, settled, step, words
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.host import Host
 from node_host.pci.device import DRIVERS, DeviceGoneError, PCIDevice
@@ -81,19 +81,11 @@ class DeviceMover:
             missing = await self._missing_driver(entry.former_driver, address)
             if missing is not None:
                 return missing
-        try:
-            await self._to_former(address, entry)
-            await self._calls.run("journal", partial(self._journal.drop, address))
-        except WriteStuckError as error:
-            return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
-        except DeviceGoneError:
-            return gone(address)
-        except JournalError as error:
-            text = f"given back, but the journal still names it: {error}"
-            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, text)
-        except FAILURES as error:
-            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, words(error))
-        return Outcome(address, Result.DONE, Reason.RELEASED)
+        return await settled(address, self._returned(address, entry), Reason.RELEASED, change="given back")
+
+    async def _returned(self, address: str, entry: JournalEntry) -> None:
+        await self._to_former(address, entry)
+        await self._calls.run("journal", partial(self._journal.drop, address))
 
     async def _to_driver(self, device: PCIDevice, driver: str) -> PCIDevice:
         address = device.address

@@ -5,8 +5,10 @@ from collections.abc import Awaitable
 from typing import Final
 
 from node_host.acting.actions import Outcome, Result
+from node_host.acting.bounded_write import WriteStuckError
+from node_host.acting.journal import JournalError
 from node_host.bounded_call import HungError
-from node_host.pci.device import DeviceUnreadableError
+from node_host.pci.device import DeviceGoneError, DeviceUnreadableError
 from node_host.reasons import Reason
 
 
@@ -43,3 +45,19 @@ def words(error: BaseException) -> str:
 def gone(address: str) -> Outcome:
     """Nothing is left to give back. The entry stays until a look at the whole host shows that the device is gone."""
     return Outcome(address, Result.FAILED, Reason.DEVICE_MISSING, "the device vanished while it was changed")
+
+
+async def settled(address: str, work: Awaitable[None], done: Reason, *, change: str) -> Outcome:
+    """What became of a return to what was before, which ends with the journal's entry; ``change``: in one word."""
+    try:
+        await work
+    except WriteStuckError as error:
+        return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
+    except DeviceGoneError:
+        return gone(address)
+    except JournalError as error:
+        text = f"{change}, but the journal still names it: {error}"
+        return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, text)
+    except FAILURES as error:
+        return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, words(error))
+    return Outcome(address, Result.DONE, done)

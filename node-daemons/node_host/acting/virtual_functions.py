@@ -16,7 +16,7 @@ from node_host.acting.actions import CardAction, MakeFunctions, OfferFunctions, 
 from node_host.acting.bounded_write import WriteStuckError
 from node_host.acting.driver_writes import DriverWrites
 from node_host.acting.journal import FormerFunctions, Journal, JournalEntry, JournalError
-from node_host.acting.steps import FAILURES, NotVerifiedError, StepError, gone, step, words
+from node_host.acting.steps import FAILURES, NotVerifiedError, StepError, gone, settled, step, words
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.pci.device import DeviceGoneError, PCIDevice
 from node_host.reasons import Reason
@@ -50,10 +50,10 @@ class CardChanger:
             case MakeFunctions():
                 return await self._make(action)
             case OfferFunctions(address, entry=entry):
-                return await self._settled(address, Reason.FUNCTIONS_BOUND, self._offer(address, entry))
+                return await settled(address, self._offer(address, entry), Reason.FUNCTIONS_BOUND, change="undone")
             case _:
                 removal = self._remove(action.address, action.entry, action.functions)
-                return await self._settled(action.address, Reason.RELEASED, removal)
+                return await settled(action.address, removal, Reason.RELEASED, change="undone")
 
     async def _make(self, action: MakeFunctions) -> Outcome:
         address, entry = action.address, _with_made(action.entry, None)
@@ -121,20 +121,6 @@ class CardChanger:
         except (*FAILURES, WriteStuckError, JournalError) as failed:
             return Outcome(address, Result.FAILED, reason, f"{why}; not undone: {words(failed)}")
         return Outcome(address, Result.FAILED, reason, f"{why}; undone: it has {_former(entry).former_number} of them")
-
-    async def _settled(self, address: str, done: Reason, work: Awaitable[None]) -> Outcome:
-        try:
-            await work
-        except WriteStuckError as error:
-            return Outcome(address, Result.FAILED, Reason.WRITE_STUCK, str(error))
-        except DeviceGoneError:
-            return gone(address)
-        except JournalError as error:
-            text = f"undone, but the journal still names it: {error}"
-            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, text)
-        except FAILURES as error:
-            return Outcome(address, Result.FAILED, Reason.RESTORE_FAILED, words(error))
-        return Outcome(address, Result.DONE, done)
 
     async def _remove(self, address: str, entry: JournalEntry, functions: tuple[str, ...]) -> None:
         """The former number and switch again; the entries of the card and of what it had go together."""
