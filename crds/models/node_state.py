@@ -150,6 +150,9 @@ class DeviceUser(Model):
     kind: Annotated[UseKind, Field(description="The kind of evidence.")]
     name: Annotated[str, Field(max_length=253, description="The user's name, e.g. of a process.")]
     detail: Annotated[ShortText, Field(description="What was seen, e.g. the process id and the open device node.")] = ""
+    pod_uid: Annotated[
+        UID | None, Field(description="UID of the pod whose process it is; absent when it is no process of a pod.")
+    ] = None
 
 
 class VetoReason(StrEnum):

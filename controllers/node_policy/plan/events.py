@@ -24,6 +24,7 @@ class About(StrEnum):
     """What kind of object an Event is about."""
 
     POLICY = "NPUNodePolicy"
+    NODE = "Node"
     SETTINGS = "ConfigMap"
 
 

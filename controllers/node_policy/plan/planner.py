@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from controllers.node_policy.plan.admission import Admissions, Budget, Candidate, admit, budget_for
 from controllers.node_policy.plan.compile import ORPHANS
+from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks
 from controllers.node_policy.plan.evaluate import Evaluation, Share, evaluate
 from controllers.node_policy.plan.events import PlanEvent, hold_events, policy_events
 from controllers.node_policy.plan.node_status import (
@@ -80,12 +81,23 @@ class Plan:
     """By node: the orders that it will have in the end."""
     blocked: Mapping[str, Counter[str]]
     """By policy: nodes that cannot go on, by reason."""
+    drains: Mapping[str, DrainOrder] = field(default_factory=dict)
+    """Nodes under drain whose `status.rollout` says so already: what the drainer does there."""
+    marks: Mapping[str, NodeMarks] = field(default_factory=dict)
+    """By Node: its marks and its cordon as they should be, where they differ."""
+    drain_seconds: tuple[DrainTime, ...] = ()
+    """Drains that end with the rollouts of this plan; to be counted once the one of the node is written."""
 
     @property
     def empty(self) -> bool:
         """Nothing has to be written."""
         return not (
-            any(self.specs.values()) or self.creations or self.deletions or self.rollouts or self.policy_statuses
+            any(self.specs.values())
+            or self.creations
+            or self.deletions
+            or self.rollouts
+            or self.policy_statuses
+            or self.marks
         )
 
 

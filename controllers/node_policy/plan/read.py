@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from controllers.node_policy.plan.drains import CORDONED_BY, DRAIN_DONE, DRAIN_REQUEST
 from controllers.node_policy.plan.orders import Orders, read_orders, shape_of_rule
 from controllers.node_policy.plan.view import (
     DeviceReportView,
@@ -44,6 +45,8 @@ _REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
     Subtree.LIBRARIES: DaemonReport,
 }
 _SETTLED: Final = frozenset({DeviceState.READY, DeviceState.RELEASED})
+_NO_USERS: Final = frozenset({UseKind.VIRTUAL_FUNCTIONS, UseKind.PUBLISHED})
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 def read_node(obj: Mapping[str, Any]) -> NodeView:
@@ -51,7 +54,17 @@ def read_node(obj: Mapping[str, Any]) -> NodeView:
     metadata = _mapping(obj.get("metadata"))
     info = _mapping(_mapping(obj.get("status")).get("nodeInfo"))
     labels = {sys.intern(str(k)): sys.intern(str(v)) for k, v in _mapping(metadata.get("labels")).items()}
-    return NodeView(str(metadata["name"]), str(metadata["uid"]), labels, str(info.get("bootID") or ""))
+    marks = _mapping(metadata.get("annotations"))
+    return NodeView(
+        str(metadata["name"]),
+        str(metadata["uid"]),
+        labels,
+        str(info.get("bootID") or ""),
+        unschedulable=_mapping(obj.get("spec")).get("unschedulable") is True,
+        cordoned_by=sys.intern(str(marks.get(CORDONED_BY) or "")),
+        drain_request=str(marks.get(DRAIN_REQUEST) or ""),
+        drain_done=str(marks.get(DRAIN_DONE) or ""),
+    )
 
 
 def read_policy(obj: Mapping[str, Any]) -> PolicyView:
@@ -127,6 +140,8 @@ def _read_inventory(value: Any) -> InventoryView | None:
 
 
 def _device(device: InventoryDevice) -> DeviceView:
+    # What is published is taken back by the publisher when orders change: a device is not used for that alone.
+    users = [user for user in device.used_by if user.kind not in _NO_USERS]
     return DeviceView(
         address=sys.intern(device.address),
         vendor=sys.intern(device.vendor),
@@ -137,7 +152,9 @@ def _device(device: InventoryDevice) -> DeviceView:
         serial=device.serial,
         numa_node=device.numa_node,
         function=device.function,
-        users=tuple(_told(user) for user in device.used_by if user.kind is not UseKind.VIRTUAL_FUNCTIONS),
+        users=tuple(_told(user) for user in users),
+        pods=frozenset(sys.intern(user.pod_uid) for user in users if user.pod_uid is not None) if users else _NOBODY,
+        others=tuple(_told(user) for user in users if user.pod_uid is None),
         own_functions="".join(_told(user) for user in device.used_by if user.kind is UseKind.VIRTUAL_FUNCTIONS),
         card=_interned(device.physical_function),
         vetoes=tuple(f"{veto.reason}: {veto.message}" for veto in device.vetoes),

@@ -16,6 +16,7 @@ from crds.models.node_state import DeviceState, NodeRollout
 
 DEFAULT_GRACE_SECONDS = 1800
 EMPTY: Mapping[str, frozenset[str]] = {}
+NO_FACTS: "Mapping[str, DrainFacts]" = {}
 
 
 class Subtree(StrEnum):
@@ -29,12 +30,19 @@ class Subtree(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A Node: `boot_id` is "" until its kubelet has told one."""
+    """A Node: `boot_id` is "" until its kubelet has told one.
+
+    `cordoned_by`, `drain_request` and `drain_done` are the annotations of these names, "" where there is none.
+    """
 
     name: str
     uid: str
     labels: Mapping[str, str]
     boot_id: str
+    unschedulable: bool = False
+    cordoned_by: str = ""
+    drain_request: str = ""
+    drain_done: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ class PolicyView:
 class DeviceView:
     """One device of an inventory. `users` and `vetoes` are texts for people; each non-empty one stands in the way.
 
+    `pods` are the UIDs of the pods among the users, `others` the texts of those that no eviction moves.
     `own_functions` tells of its virtual functions, "" when it has none: they are in the way of the card itself, not of
     an order for its functions. `card` is the card of a virtual function.
     """
@@ -83,6 +92,8 @@ class DeviceView:
     vetoes: tuple[str, ...]
     own_functions: str = ""
     card: str | None = None
+    pods: frozenset[str] = frozenset()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,22 @@ class StateView:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainFacts:
+    """What the drainer saw when it last looked at a node.
+
+    `revision`: of the orders for which it looked. `needs_cordon`: a user is there that no withheld device keeps from
+    coming back. `blockers`: what stands in the way, as sorted texts, at most 16. `claims`: `namespace/name` of claims
+    that are still allocated to devices being handed over. `evicted`: UIDs of pods whose eviction was accepted.
+    """
+
+    revision: str
+    needs_cordon: bool
+    blockers: tuple[str, ...]
+    claims: tuple[str, ...]
+    evicted: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """Everything that a plan is made from; the same objects in whatever order give the same plan."""
 
@@ -153,6 +180,10 @@ class World:
     confirmed: frozenset[str] = frozenset()
     """What is missing and was confirmed earlier under the present value of the annotation (`Holds.confirmed`)."""
     grace_seconds: int = DEFAULT_GRACE_SECONDS
+    drains: Mapping[str, DrainFacts] = field(default_factory=lambda: NO_FACTS)
+    """By node under drain: what the drainer saw there last. None of a node: it has not looked yet."""
+    external_drainer: bool = False
+    """Somebody else empties nodes: they are asked by an annotation, and neither cordoned nor emptied from here."""
 
 
 class BlockerReason(StrEnum):

@@ -1,0 +1,61 @@
+"""Drains: what the planner asks of the drainer, and the marks on a Node that tell people and other drainers of it."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+CORDONED_BY: Final = "npufleet.io/cordoned-by"
+DRAIN_REQUEST: Final = "npufleet.io/drain-request"
+DRAIN_DONE: Final = "npufleet.io/drain-done"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedDevice:
+    """A device that has to become free.
+
+    `addresses`: its own and those of its virtual functions. `drivers`: the DRA driver names under which it may be
+    published. `pods`: UIDs of pods whose processes use it. `withheld`: nobody gets it any more.
+    """
+
+    address: str
+    addresses: frozenset[str]
+    drivers: frozenset[str]
+    pods: frozenset[str]
+    withheld: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOrder:
+    """One node to be emptied as far as `devices` need it, for orders of this `revision`.
+
+    `policy`: the one that the drain is laid to. `cordoned`: the Node is unschedulable now.
+    """
+
+    node: str
+    policy: str
+    revision: str
+    devices: tuple[DrainedDevice, ...]
+    cordoned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMarks:
+    """What a Node should say, written in one piece and only to the Node of this UID.
+
+    `unschedulable` None: as it is. `cordoned_by`, `drain_request`: "" means that the annotation is not there.
+    `drain_done` None: as it is; "": removed.
+    """
+
+    node_uid: str
+    unschedulable: bool | None
+    cordoned_by: str
+    drain_request: str
+    drain_done: str | None
+
+
+class DrainTime(NamedTuple):
+    """How long a drain took that has ended, and how: the reason of its condition `Draining` at the end."""
+
+    node: str
+    policy: str
+    seconds: float
+    outcome: str
