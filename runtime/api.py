@@ -31,7 +31,7 @@ from runtime.errors import (
     Unreachable,
 )
 from runtime.rate_limit import TokenBucket
-from runtime.resources import Resource
+from runtime.resources import PODS, Resource
 from runtime.transport import Call, Transport, WriteCounter, send_writes_once
 
 __all__ = [
@@ -190,13 +190,36 @@ class Api:
         name: str | None = None,
         urgent: bool = False,
     ) -> Object:
-        """POST. With `subresource` (and the `name` of its object): e.g. pods/eviction, serviceaccounts/token."""
+        """POST. With `subresource` (and the `name` of its object): e.g. serviceaccounts/token."""
         where = _namespace(resource, body, namespace)
         path = resource.path(where, name, subresource) if subresource else resource.path(where)
         if not subresource:
             body = _typed(resource, body)
         query = {"fieldManager": self.component}
         return await self._call("POST", resource, path, query=query, body=body, urgent=urgent)
+
+    async def evict(self, name: str, namespace: str, *, uid: str) -> None:
+        """Ask for the end of the pod `uid` by the eviction API, with the grace that the pod itself wants.
+
+        Raises TooManyRequests, with the words of whoever refused, when a disruption budget or a webhook does not allow
+        it now; NotFound when there is no such pod; Conflict when the pod of that name has another UID.
+        """
+        body: Object = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        call = Call(
+            "POST",
+            PODS.path(namespace, name, "eviction"),
+            "Eviction",
+            {"fieldManager": self.component},
+            body,
+            # The answer of a budget is not the server asking for patience, and an eviction has a pace of its own.
+            busy_is_answer=True,
+        )
+        await self._transport.exchange(call)
 
     async def replace(
         self,

@@ -92,7 +92,7 @@ class Invalid(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: the server throttles, or an eviction is refused by a disruption budget."""
+    """429: the server throttles, or an eviction is refused by a disruption budget or a webhook."""
 
 
 class ServerTimeout(ApiError):

@@ -38,7 +38,10 @@ class WriteCounter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What to send; `kind` is the object's, for the count of writes. GET is a read, everything else a write."""
+    """What to send; `kind` is the object's, for the count of writes. GET is a read, everything else a write.
+
+    `busy_is_answer`: 429 is for the caller to read, and not a throttled call to be sent again.
+    """
 
     method: str
     path: str
@@ -48,6 +51,7 @@ class Call:
     content_type: str = "application/json"
     idempotent: bool = False
     urgent: bool = False
+    busy_is_answer: bool = False
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -143,7 +147,8 @@ class Transport:
             except ApiError as error:
                 untouched = isinstance(error, TooManyRequests) or error.reason == "ConnectionFailed"
                 repeatable = untouched or call.idempotent or call.method == "GET"
-                if not error.transient or not repeatable or _is_disruption_budget(error):
+                answered = call.busy_is_answer and isinstance(error, TooManyRequests)
+                if not error.transient or not repeatable or answered:
                     raise
                 pause = error.retry_after or backoff.next()
                 if self._clock() + pause >= deadline:
@@ -232,8 +237,3 @@ async def send_writes_once(
 
 def _text(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _is_disruption_budget(error: ApiError) -> bool:
-    """An eviction refused by a PodDisruptionBudget is a 429 too, but an answer to report, not one to hammer on."""
-    return any(cause.reason == "DisruptionBudget" for cause in error.causes)

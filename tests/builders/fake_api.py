@@ -241,7 +241,8 @@ class FakeApi:
             case "GET":
                 return objects.get(resource, name, namespace)
             case "POST" if part == "eviction":
-                objects.delete(resource, name, namespace)
+                wanted = (body.get("deleteOptions") or {}).get("preconditions") or {}
+                objects.delete(resource, name, namespace, uid=wanted.get("uid"))
                 return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
             case "POST":
                 return objects.create(resource, body, namespace)

@@ -170,7 +170,7 @@ async def test_an_eviction_that_a_disruption_budget_forbids_is_reported_at_once(
         return True
 
     await polled(account)
-    await api.create(PODS, pod, namespace)
+    uid = (await api.create(PODS, pod, namespace))["metadata"]["uid"]
     body: Object = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": labels}}}
     await api.create(DISRUPTION_BUDGETS, body, namespace)
 
@@ -182,12 +182,13 @@ async def test_an_eviction_that_a_disruption_budget_forbids_is_reported_at_once(
     # A pod that was never ready may go unless the budget says otherwise, so this one is made ready.
     ready = [{"type": "Ready", "status": "True"}]
     await api.patch(PODS, "p", {"status": {"phase": "Running", "conditions": ready}}, namespace, subresource="status")
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": namespace}}
     with pytest.raises(TooManyRequests) as caught:
-        await api.create(PODS, eviction, namespace, subresource="eviction", name="p")
+        await api.evict("p", namespace, uid=uid)
     assert [cause.reason for cause in caught.value.causes] == ["DisruptionBudget"]
     await api.delete(DISRUPTION_BUDGETS, "b", namespace)
-    await api.create(PODS, eviction, namespace, subresource="eviction", name="p")
+    with pytest.raises(Conflict):
+        await api.evict("p", namespace, uid="another")
+    await api.evict("p", namespace, uid=uid)
 
 
 async def polled(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -98,17 +98,40 @@ async def test_json_patch_tests_a_precondition_and_merge_patch_merges() -> None:
 
 async def test_eviction_refused_by_a_disruption_budget_is_reported_at_once() -> None:
     async with FakeApi() as server, server.client() as api:
-        await api.create(PODS, {"metadata": {"name": "p", "namespace": "a"}})
+        pod = await api.create(PODS, {"metadata": {"name": "p", "namespace": "a"}})
         cause = {"reason": "DisruptionBudget", "message": "needs 1 healthy pod"}
-        server.fail("POST", PODS, code=429, reason="TooManyRequests", causes=[cause])
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "a"}}
+        server.fail("POST", PODS, code=429, reason="TooManyRequests", retry_after=1, causes=[cause])
         with pytest.raises(TooManyRequests) as caught:
-            await api.create(PODS, body, "a", subresource="eviction", name="p")
+            await api.evict("p", "a", uid=pod["metadata"]["uid"])
         assert caught.value.causes[0].message == "needs 1 healthy pod"
         assert len(server.calls("POST")) == 2
         server.heal()
-        await api.create(PODS, body, "a", subresource="eviction", name="p")
+        await api.evict("p", "a", uid=pod["metadata"]["uid"])
         assert server.objects.find(PODS, "p", "a") is None
+
+
+async def test_eviction_refused_by_a_webhook_is_reported_at_once_with_its_words() -> None:
+    metrics = Metrics("npufleet-test")
+    async with FakeApi() as server, server.client(metrics=metrics) as api:
+        pod = await api.create(PODS, {"metadata": {"name": "p", "namespace": "a"}})
+        words = 'admission webhook "virt" denied the request: VMI a/db is being migrated'
+        server.fail("POST", PODS, code=429, reason="TooManyRequests", message=words)
+        with pytest.raises(TooManyRequests) as caught:
+            await api.evict("p", "a", uid=pod["metadata"]["uid"])
+        assert caught.value.message == words
+        assert len(server.calls("POST")) == 2
+    labels = {"component": "npufleet-test", "kind": "Eviction", "result": "TooManyRequests"}
+    assert metrics.registry.get_sample_value("npufleet_api_writes_total", labels) == 1
+
+
+async def test_eviction_meant_for_an_earlier_pod_of_the_name_does_not_happen() -> None:
+    async with FakeApi() as server, server.client() as api:
+        await api.create(PODS, {"metadata": {"name": "p", "namespace": "a"}})
+        with pytest.raises(Conflict):
+            await api.evict("p", "a", uid="another")
+        assert server.objects.find(PODS, "p", "a") is not None
+        with pytest.raises(NotFound):
+            await api.evict("q", "a", uid="another")
 
 
 async def test_invalid_names_the_fields() -> None:
