@@ -67,6 +67,10 @@ KINDS: Final = (
             Column("Updated", ".status.nodes.updated", "integer", "Nodes that have the present policy's orders."),
             _READY_REASON,
             Column("Blocked", ".status.nodes.blocked", "integer", "Nodes that cannot go on.", priority=1),
+            Column("Progressing", _condition("Progressing", "reason"), description="How the rollout goes.", priority=1),
+            Column(
+                "Degraded", _condition("Degraded", "status"), description="Whether somebody has to look.", priority=1
+            ),
             Column("Devices", ".status.devices.matched", "integer", "Devices that the policy decides.", priority=1),
             Column("Devices-Ready", ".status.devices.ready", "integer", "Devices that are as asked.", priority=1),
             Column("Priority", ".spec.priority", "integer", "Higher wins; 100 when absent.", priority=1),
@@ -113,12 +117,37 @@ KINDS: Final = (
             Column(
                 "Ready",
                 _condition("Ready", "status", ".status.bindings"),
-                description="Whether the drivers are as ordered.",
+                description=(
+                    "Whether the drivers are as ordered, by the binder's last report; while Available is False it may "
+                    "speak of earlier orders."
+                ),
             ),
-            Column("Reason", _condition("Ready", "reason", ".status.bindings"), description="Why."),
+            Column("Reason", _condition("Ready", "reason", ".status.bindings"), description="Why READY is so."),
+            Column(
+                "Available",
+                _condition("Available", "status", ".status.rollout"),
+                description="Whether no device is away: by the present orders, and in this boot.",
+            ),
+            Column(
+                "Updated",
+                _condition("Updated", "status", ".status.rollout"),
+                description="Whether the orders are those that the present policies give.",
+            ),
             Column("Revision", ".spec.revision", description="Hash of the orders."),
             Column(
                 "Rollout", ".status.rollout.admitted", description="Where the node stands in the rollouts.", priority=1
+            ),
+            Column(
+                "Draining",
+                _condition("Draining", "reason", ".status.rollout"),
+                description="What the drain waits for, or how the last one ended.",
+                priority=1,
+            ),
+            Column(
+                "Cordoned-By",
+                ".status.rollout.cordonedBy",
+                description="The policy for which the node was cordoned.",
+                priority=1,
             ),
             _AGE,
         ),

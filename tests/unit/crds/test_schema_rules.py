@@ -185,6 +185,23 @@ def test_policy_columns_are_useful_at_first_sight() -> None:
     assert shown == ["MATCHED", "READY", "UPDATED", "REASON", "AGE"]
 
 
+def test_columns_of_a_node_tell_a_report_on_earlier_orders_from_one_on_the_present() -> None:
+    shown = [column.name.upper() for column in BY_NAME["NPUNodeState"].columns if column.priority == 0]
+    assert shown == ["READY", "REASON", "AVAILABLE", "UPDATED", "REVISION", "AGE"]
+
+
+def test_wide_columns_tell_how_a_rollout_goes() -> None:
+    wide = {
+        kind.name: [column.name.upper() for column in kind.columns if column.priority]
+        for kind in KINDS
+        if any(column.priority for column in kind.columns)
+    }
+    assert wide == {
+        "NPUNodePolicy": ["BLOCKED", "PROGRESSING", "DEGRADED", "DEVICES", "DEVICES-READY", "PRIORITY"],
+        "NPUNodeState": ["ROLLOUT", "DRAINING", "CORDONED-BY"],
+    }
+
+
 def test_fields_stand_in_the_order_of_the_model() -> None:
     properties = structural_schema(BY_NAME["NPUNodePolicy"].model)["properties"]["spec"]["properties"]
     assert list(properties) == ["state", "priority", "nodeSelector", "driverName", "devices", "onRelease", "rollout"]
