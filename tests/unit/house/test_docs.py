@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from controllers.node_policy.plan.view import BlockerReason, NodeReason
+from crds.models.condition_reference import REASONS
 from crds.models.node_policy import PolicyReason
+from crds.models.node_state import Admission, DeviceState
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,3 +46,21 @@ def test_make_targets_of_the_documents_exist() -> None:
 def test_every_reason_of_a_policy_is_explained_to_its_reader() -> None:
     text = (ROOT / "docs/how-to/read-status.md").read_text()
     assert [reason for reason in PolicyReason if f"`{reason}`" not in text] == []
+
+
+def test_every_reason_of_a_node_is_on_the_page_of_states_and_every_state_of_its_diagram_in_the_table() -> None:
+    text = (ROOT / "docs/concepts/rollouts.md").read_text()
+    assert [reason for reason in NodeReason if f"`{reason}`" not in text] == []
+    assert [word for word in Admission if f"ROLLOUT {word}" not in text] == []
+    (diagram,) = re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL)
+    drawn = {name for pair in re.findall(r"(\w+) --> (\w+)", diagram) for name in pair}
+    told = set(re.findall(r"^\| (?:\W )?(\w+) \|", text, re.MULTILINE))
+    assert len(drawn) > 8
+    assert drawn <= told
+
+
+def test_every_obstacle_has_an_advice() -> None:
+    text = (ROOT / "docs/how-to/blocked-nodes.md").read_text()
+    (devices,) = REASONS["NPUNodeState"]
+    in_the_way = [row.reason for row in devices.reasons if row.status in (DeviceState.BLOCKED, DeviceState.FAILED)]
+    assert [reason for reason in (*in_the_way, *BlockerReason) if not re.search(rf"\b{reason}\b", text)] == []
