@@ -23,19 +23,30 @@ class Rollout(Model):
         IntOrPercent,
         Field(
             description=(
-                "How many of the policy's nodes may be changing or failed at once: a number, or a percentage of the "
-                "matched nodes (rounded up, at least 1)."
+                "How many of the policy's nodes may be changing, drained, failed or not heard of at once: a number, or "
+                "a percentage of its nodes (rounded up, at least 1)."
             ),
         ),
     ] = 1
     drain: Annotated[
         Drain,
         Field(
-            description="`Never`: a change that needs a device in use waits. `IfInUse`: its users are evicted first."
+            description=(
+                "`Never`: a change of a device in use waits until it is free. `IfInUse`: pods that use it are evicted "
+                "first, as far as PodDisruptionBudgets and grace periods allow."
+            )
         ),
     ] = Drain.NEVER
     drain_timeout_seconds: Annotated[
-        int, Field(ge=1, le=86400, description="After this many seconds a drain is given up and undone.")
+        int,
+        Field(
+            ge=1,
+            le=86400,
+            description=(
+                "After this many seconds a drain is given up and undone; after as long again, at least 60, it is tried "
+                "once more."
+            ),
+        ),
     ] = 600
     progress_deadline_seconds: Annotated[
         int,
