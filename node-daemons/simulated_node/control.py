@@ -58,12 +58,15 @@ class Control:
         pid: int = 4242,
         comm: str = "qemu-kvm",
         cgroup: str = "/machine.slice",
+        pod_uid: str | None = None,
         takes_device: bool = True,
     ) -> int:
-        """A process opens a node of /dev, through a VFIO group a device as well; its descriptor there."""
-        return int(
-            self.act("open_device", node=node_path, pid=pid, comm=comm, cgroup=cgroup, takes_device=takes_device)
-        )
+        """A process opens a node of /dev, through a VFIO group a device as well; its descriptor there.
+
+        With ``pod_uid`` it is a process of that pod, whatever ``cgroup`` says.
+        """
+        process = {"pid": pid, "comm": comm, "cgroup": cgroup, "takes_device": takes_device}
+        return int(self.act("open_device", node=node_path, pod_uid=pod_uid, **process))
 
     def close_device(self, node_path: str, *, pid: int | None = None) -> None:
         self.act("close_device", node=node_path, pid=pid)

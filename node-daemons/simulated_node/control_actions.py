@@ -32,6 +32,7 @@ class ControlActions:
                     pid=wire.number(message, "pid", 4242),
                     comm=wire.text({"comm": "qemu-kvm", **message}, "comm"),
                     cgroup=wire.text({"cgroup": "/machine.slice", **message}, "cgroup"),
+                    pod_uid=None if message.get("pod_uid") is None else wire.text(message, "pod_uid"),
                     takes_device=message.get("takes_device") is not False,
                 )
             case "close_device":

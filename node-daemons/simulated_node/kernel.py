@@ -187,10 +187,15 @@ class SimulatedKernel:
         pid: int = 4242,
         comm: str = "qemu-kvm",
         cgroup: str = "/machine.slice",
+        pod_uid: str | None = None,
         takes_device: bool = True,
     ) -> int:
-        """A process opens a node of /dev, through a VFIO group a device as well; its descriptor there."""
+        """A process opens a node of /dev, through a VFIO group a device as well; its descriptor there.
+
+        With ``pod_uid`` it is a process of that pod, whatever ``cgroup`` says.
+        """
         node = node_path.removeprefix("/dev/")
+        cgroup = cgroup if pod_uid is None else handles.pod_cgroup(pod_uid)
         return self._happens(
             lambda _: handles.open_node(
                 self._machine, node, pid=pid, comm=comm, cgroup=cgroup, takes_device=takes_device

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +21,25 @@ _TYPE1_IOMMU: Final = 1
 _REQUEST_IRQ: Final = 4
 _EVENTFD_TRIGGER: Final = 1 << 2 | 1 << 5
 _SECONDS: Final = 5
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def pod_cgroup(uid: str) -> Path:
+    """The directory of the cgroup that a kubelet with the systemd driver makes for a pod."""
+    return _CGROUPS / f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
 
 
 class Holder:
-    """Opens a node of /dev, or with ``device`` true uses the device at an address; OSError as the kernel answers."""
+    """Opens a node of /dev, or with ``device`` true uses the device at an address; OSError as the kernel answers.
 
-    def __init__(self, name: str, *, device: bool) -> None:
+    It is put into a ``cgroup``, whose directory is made and goes with it.
+    """
+
+    def __init__(self, name: str, *, device: bool, cgroup: Path | None = None) -> None:
         self._answers, answers = os.pipe()
         # An event of ours: the child hands it to the kernel, which sets it when it wants the device back.
         self._request = os.eventfd(0)
+        self._cgroup = cgroup
         self._child: int | None = os.fork()
         if self._child == 0:
             number = errno.EIO
@@ -45,6 +56,9 @@ class Holder:
             self.close()
             number = answer[0] if answer else errno.ECHILD
             raise OSError(number, os.strerror(number), name)
+        if cgroup is not None:
+            cgroup.mkdir(parents=True, exist_ok=True)
+            (cgroup / "cgroup.procs").write_text(str(self._child))
 
     def requested(self) -> bool:
         return bool(select.select([self._request], [], [], _SECONDS)[0])
@@ -56,6 +70,12 @@ class Holder:
             os.close(self._answers)
             os.close(self._request)
             self._child = None
+        if self._cgroup is not None:
+            for directory in (self._cgroup, *self._cgroup.parents):
+                if directory == _CGROUPS:
+                    break
+                with suppress(OSError):  # another holder's is below
+                    directory.rmdir()
 
 
 def _hold(name: str, request: int | None) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 
 from node_host.host import Host, KernelFiles
 from node_host.pci.device import DEVICES
-from tests.contract.holder import Holder
+from tests.contract.holder import Holder, pod_cgroup
 from tests.contract.orders import ChildOrder, Order, poll
 from tests.kernel.lab.guest_side import ask_host
 from tests.kernel.lab.roles import ROLES, below, find_all
@@ -76,8 +76,8 @@ class LinuxMachine:
         finally:
             os.close(descriptor)
 
-    def hold(self, node: str) -> Holder:
-        return Holder(node, device=False)
+    def hold(self, node: str, *, pod_uid: str | None = None) -> Holder:
+        return Holder(node, device=False, cgroup=None if pod_uid is None else pod_cgroup(pod_uid))
 
     def use(self, address: str) -> Holder:
         return Holder(address, device=True)

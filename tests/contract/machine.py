@@ -55,8 +55,10 @@ class Machine(Protocol):
         """More events of a device than a reader's buffer takes, at once."""
         ...
 
-    def hold(self, node: str) -> Hold:
-        """Another process, "holder", opens a node of /dev; OSError as open(2)."""
+    def hold(self, node: str, *, pod_uid: str | None = None) -> Hold:
+        """Another process, "holder", opens a node of /dev; OSError as open(2). With ``pod_uid`` it is in a cgroup that
+        a kubelet would make for that pod.
+        """
         ...
 
     def use(self, address: str) -> Use:

@@ -48,9 +48,9 @@ _PROBE_ERRORS: Final = {5: "e1000", 517: "sim_variant_vfio_pci"}
 class _Hold:
     """A handle of a simulated process on a node."""
 
-    def __init__(self, kernel: SimulatedKernel, node: str, pid: int) -> None:
+    def __init__(self, kernel: SimulatedKernel, node: str, pid: int, *, pod_uid: str | None = None) -> None:
         self._kernel, self._node, self._pid = kernel, node, pid
-        kernel.open_device(node, pid=pid, comm="holder")
+        kernel.open_device(node, pid=pid, comm="holder", pod_uid=pod_uid)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -137,8 +137,8 @@ class SimulatedMachine:
         for _ in range(2 * _Kernel.event_capacity):
             self.host.write(f"{DEVICES}/{address}/uevent", b"change")
 
-    def hold(self, node: str) -> _Hold:
-        return _Hold(self._kernel, node, next(self._pids))
+    def hold(self, node: str, *, pod_uid: str | None = None) -> _Hold:
+        return _Hold(self._kernel, node, next(self._pids), pod_uid=pod_uid)
 
     def use(self, address: str) -> _User:
         group = self.host.read_link(f"{DEVICES}/{address}/iommu_group").rpartition("/")[2]

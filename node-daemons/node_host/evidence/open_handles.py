@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from node_host.evidence.pods import read_pod_uid
 from node_host.host import Host
 from node_host.pci.device import last_address
 
@@ -28,11 +29,12 @@ _ENDED: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EBADF})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Handle:
-    """A process and a node that it has open."""
+    """A process and a node that it has open. ``pod_uid``: of the pod that the process is of, as far as is known."""
 
     pid: int
     comm: str
     node: str
+    pod_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class _Walk:
         except OSError as error:
             self._fault(directory, error)
             return
-        comm: str | None = None
+        opener: tuple[str, str] | None = None
         has_vfio_node = False
         vfio_devices: list[str] = []
         for name in names:
@@ -94,25 +96,25 @@ class _Walk:
                 continue
             if target == _VFIO_DEVICE:
                 vfio_devices.append(name)
-                comm = comm or self._comm(pid)
                 continue
             if "/dev/" not in target:
                 continue
-            comm = comm or self._comm(pid)
+            opener = opener or self._opener(pid)
             path = target.removesuffix(_DELETED)
             has_vfio_node |= path.startswith("/dev/vfio/") and path != "/dev/vfio/vfio"
-            handle = Handle(pid, comm, path)
+            handle = self._handle(pid, opener, path)
             self._paths[path].add(handle)
             number = self._number(real / name)
             if number is not None:
                 self._numbers[number].add(handle)
         for name in vfio_devices:
-            self._vfio_device(pid, comm or "", name, explained=has_vfio_node)
+            opener = opener or self._opener(pid)
+            self._vfio_device(self._handle(pid, opener, _VFIO_DEVICE), name, explained=has_vfio_node)
 
-    def _vfio_device(self, pid: int, comm: str, name: str, *, explained: bool) -> None:
+    def _vfio_device(self, handle: Handle, name: str, *, explained: bool) -> None:
         """A descriptor of a VFIO device. Without fdinfo the process's open group or device node explains it."""
         try:
-            text = self._host.read(f"{PROC}/{pid}/fdinfo/{name}").decode("utf-8", "replace")
+            text = self._host.read(f"{PROC}/{handle.pid}/fdinfo/{name}").decode("utf-8", "replace")
         except OSError as error:
             if error.errno in _ENDED:
                 return
@@ -120,9 +122,9 @@ class _Walk:
         syspath = next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(_SYSPATH)), "")
         address = last_address(syspath)
         if address is not None:
-            self._addresses[address].add(Handle(pid, comm, _VFIO_DEVICE))
+            self._addresses[address].add(handle)
         elif not explained:
-            self._unattributed.add(Handle(pid, comm, _VFIO_DEVICE))
+            self._unattributed.add(handle)
 
     def _number(self, link: Path) -> Number | None:
         """Device number behind a descriptor; only the magic links of a real procfs lead to the open file."""
@@ -136,6 +138,14 @@ class _Walk:
         if not (is_block or stat.S_ISCHR(status.st_mode)):
             return None
         return is_block, os.major(status.st_rdev), os.minor(status.st_rdev)
+
+    def _opener(self, pid: int) -> tuple[str, str]:
+        return self._comm(pid), read_pod_uid(self._host, pid) or ""
+
+    @staticmethod
+    def _handle(pid: int, opener: tuple[str, str], node: str) -> Handle:
+        comm, pod = opener
+        return Handle(pid, comm, node, pod)
 
     def _comm(self, pid: int) -> str:
         try:

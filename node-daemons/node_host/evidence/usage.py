@@ -61,9 +61,9 @@ def _processes(
                 found.update(openers)
     found.update(handles.by_address.get(device.address, ()))
     for handle in found:
-        yield DeviceUser(
-            kind=UseKind.PROCESS, name=handle.comm[:253], detail=f"pid {handle.pid} has {handle.node} open"[:1024]
-        )
+        pod = {"pod_uid": handle.pod_uid} if handle.pod_uid else {}
+        detail = f"pid {handle.pid} has {handle.node} open"[:1024]
+        yield DeviceUser(kind=UseKind.PROCESS, name=handle.comm[:253], detail=detail, **pod)
 
 
 def _virtual_functions(device: PCIDevice) -> Iterable[DeviceUser]:

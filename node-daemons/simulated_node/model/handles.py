@@ -1,5 +1,7 @@
 """Processes that open and close device nodes: virtual machines, runtimes, tools."""
 
+import hashlib
+
 from simulated_node.description import DriverKind
 from simulated_node.model import nodes, vfio
 from simulated_node.model.state import Machine, Process
@@ -9,6 +11,21 @@ NO_NODE = rule("open.no-such-node", "Opening a node that is not there fails.", e
 NOT_OPEN = rule(
     "open.close-what-is-open", "Closing what the process does not hold fails.", errno="EBADF", source="close(2)"
 )
+POD_CGROUP = rule(
+    "open.pod-in-cgroup",
+    "A process's cgroup is in /proc/<pid>/cgroup; that of a pod's process has the pod's UID in its name.",
+    source="proc_pid_cgroup(5); kubelet pkg/kubelet/cm/pod_container_manager_linux.go",
+)
+
+
+def pod_cgroup(uid: str) -> str:
+    """The cgroup of a container of a pod, as the kubelet and containerd name it with systemd."""
+    POD_CGROUP.fires()
+    name = uid.replace("-", "_")
+    container = hashlib.sha256(uid.encode()).hexdigest()
+    return (
+        f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{name}.slice/cri-containerd-{container}.scope"
+    )
 
 
 def open_node(machine: Machine, node: str, *, pid: int, comm: str, cgroup: str, takes_device: bool = True) -> int:

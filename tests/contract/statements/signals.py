@@ -106,6 +106,21 @@ def user_handle(machine: Machine) -> str:
         return f"found: {' '.join(sorted(names))}"
 
 
+@statement("open.pod-in-cgroup", "(via /proc/*/fd)")
+def pod_in_cgroup(machine: Machine) -> str:
+    pod = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
+    found = []
+    with on_vfio(machine, "twin_a") as twin:
+        node = group_node(machine, twin)
+        for uid in (pod, None):
+            held = machine.hold(node, pod_uid=uid)
+            try:
+                found += [handle.pod_uid == pod for handle in read_open_handles(machine.host).by_path.get(node, ())]
+            finally:
+                held.close()
+    return f"the pod told: {found[0]}, of a process of the host: {found[1]}"
+
+
 unshown(
     "signal.vendor-handle",
     "`/dev/nvidia*`, `/dev/rbln*`",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from node_host.evidence.pods import read_pod_uid
 from node_host.host import KernelFiles, SimulatedHost, Uevent, open_host
 from node_host.host.write_child import connect
 from tests.builders import hosts
@@ -75,6 +76,13 @@ def test_child_writes_under_its_own_pid(common: Served) -> None:
     out, _ = refused.communicate(timeout=10)
     assert refused.returncode == 1
     assert json.loads(out) == {"errno": errno.ENOENT, "message": os.strerror(errno.ENOENT)}
+
+
+def test_process_of_a_pod_is_started_from_outside(machine: Served) -> None:
+    uid = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
+    hosts.give_to_vfio(machine.host, NPU)
+    machine.control.open_device("/dev/vfio/20", pid=4711, pod_uid=uid)
+    assert read_pod_uid(machine.host, 4711) == uid
 
 
 def test_blocked_unbind_keeps_its_child_and_nobody_else(machine: Served) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from node_host.evidence.pods import read_pod_uid
 from simulated_node.kernel import SimulatedKernel
 from tests.builders import hosts
 from tests.builders.hosts import AUDIO, DRIVERS, GRAPHICS, NPU, PORT, TWIN
@@ -113,6 +114,18 @@ def test_vfio_node_is_free_again_after_its_user(kernel: SimulatedKernel) -> None
     kernel.close_device("/dev/vfio/20", pid=100)
     assert not host.exists("/proc/100")
     kernel.open_device("/dev/vfio/20", pid=200)
+
+
+@shows("open.pod-in-cgroup")
+def test_process_of_a_pod_has_the_pods_uid_in_its_cgroup(kernel: SimulatedKernel) -> None:
+    uid = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
+    hosts.give_to_vfio(kernel.host(), NPU)
+    kernel.open_device("/dev/vfio/20", pid=100, pod_uid=uid)
+    (line,) = hosts.text(kernel.host(), "/proc/100/cgroup").splitlines()
+    assert line.startswith("0::/kubepods.slice/kubepods-burstable.slice/")
+    assert f"/kubepods-burstable-pod{uid.replace('-', '_')}.slice/" in line
+    assert read_pod_uid(kernel.host(), 100) == uid
+    assert read_pod_uid(kernel.host(), 1) is None
 
 
 @shows("open.group-not-viable")
