@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 import kopf
 
 from controllers.node_policy.daemon_leases import LeaseReader
+from controllers.node_policy.drain.marks import NodeMarker
+from controllers.node_policy.drain.rounds import Rounds
 from controllers.node_policy.metrics import Figures, SharedQueueMetrics
-from controllers.node_policy.plan import Cache, PolicyView, plan
+from controllers.node_policy.plan import Cache, Plan, PolicyView, plan
 from controllers.node_policy.plan.removal_hold import SETTINGS_NAME
 from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS
 from controllers.node_policy.settle import SettledPolicies, changes_orders
@@ -42,10 +46,20 @@ log = logging.getLogger(__name__)
 COMPONENT = "npufleet-node-policy"
 _NODE_WRITERS = 6
 _POLICY_WRITERS = 2
+_MARKERS = 2
+# Who drains waits for nothing for long: what is in the way may be gone at any moment.
+_LONGEST_DRAIN_RETRY = 10.0
 # Of its time the controller spends at most a fifth on planning, however fast the events come.
 _REST_PER_PLAN = 4.0
 _LONGEST_REST = 2.0
 _DRAIN_SECONDS = 2.0
+
+
+class Drainer(StrEnum):
+    """Who empties nodes: this controller, or another one that it asks through annotations of the Node."""
+
+    INTERNAL = "Internal"
+    EXTERNAL = "External"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,7 @@ class Options:
 
     settle_seconds: float = 1.0
     node_grace_seconds: int = DEFAULT_GRACE_SECONDS
+    drainer: Drainer = Drainer.INTERNAL
 
 
 class NodePolicyController:
@@ -89,11 +104,31 @@ class NodePolicyController:
             node_exists=stores.node_exists,
             replan=self._plan_soon,
         )
+        self._marker = NodeMarker(
+            api,
+            stores.nodes,
+            may_write=lambda: self._election.leading,
+            replan=self._plan_soon,
+            changed=lambda: self._drain_rounds.add("all"),
+        )
+        self._rounds = Rounds(
+            api,
+            may_write=lambda: self._election.leading,
+            replan=self._plan_soon,
+            problem=self._marker.problem,
+            evicts=self.options.drainer is Drainer.INTERNAL,
+        )
         queues = SharedQueueMetrics(metrics.queue("node-policy"))
         # A queue of its own for each: thousands of nodes to write must not delay the next plan, or a policy's status.
         self._plans: WorkQueue[str] = WorkQueue("plan", observer=queues.observer("plan"))
         self._node_writes: WorkQueue[str] = WorkQueue("node", observer=queues.observer("node"))
         self._policy_writes: WorkQueue[str] = WorkQueue("policy", observer=queues.observer("policy"))
+        self._mark_writes: WorkQueue[str] = WorkQueue(
+            "mark", max_delay=_LONGEST_DRAIN_RETRY, observer=queues.observer("mark")
+        )
+        self._drain_rounds: WorkQueue[str] = WorkQueue(
+            "drain", max_delay=_LONGEST_DRAIN_RETRY, observer=queues.observer("drain")
+        )
         self._registry = kopf.OperatorRegistry()
         self._policy_feed = KopfFeed(
             api, NPU_NODE_POLICIES, stores.policies, self._registry, on_health=metrics.feed(NPU_NODE_POLICIES.full_name)
@@ -164,9 +199,11 @@ class NodePolicyController:
             process.supervise(
                 self._policy_writes.run(_POLICY_WRITERS, self._writer.write_policy), "policies", finite=True
             ),
+            process.supervise(self._mark_writes.run(_MARKERS, self._marker.write), "marks", finite=True),
+            process.supervise(self._drain_rounds.run(1, self._rounds.run), "drains", finite=True),
         ]
         await process.stop.wait()
-        for queue in (self._plans, self._node_writes, self._policy_writes):
+        for queue in (self._plans, self._node_writes, self._policy_writes, self._mark_writes, self._drain_rounds):
             queue.stop()
         if self._election.lost.is_set():
             # Somebody else leads now: what has not been sent must not be sent.
@@ -235,6 +272,9 @@ class NodePolicyController:
             confirmed=self._confirmed,
             grace_seconds=self.options.node_grace_seconds,
         )
+        world = replace(
+            world, drains=dict(self._rounds.facts), external_drainer=self.options.drainer is Drainer.EXTERNAL
+        )
         now = self._now()
         # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.
         made = await asyncio.to_thread(plan, world, now, self._cache)
@@ -246,10 +286,27 @@ class NodePolicyController:
             self._policy_writes.add(name)
         for name in posted.nodes:
             self._node_writes.add(name)
+        for name in self._marker.post(made.marks, world.nodes):
+            self._mark_writes.add(name)
+        if self._rounds.post(made.drains, made.marks):
+            self._drain_rounds.add("all")
+        self._figures.show_nodes(_nodes_by_state(made, world.policies))
         waits = [] if wait is None else [wait]
         if made.next_check is not None:
             waits.append(max(0.1, (made.next_check - now).total_seconds()))
         return min(waits, default=None)
+
+
+def _nodes_by_state(made: Plan, policies: Mapping[str, PolicyView]) -> dict[str, dict[str, int]]:
+    draining = Counter(drain.policy for drain in made.drains.values())
+    found = {}
+    for name, policy in policies.items():
+        status = made.policy_statuses.get(name, policy.status)
+        nodes = status.nodes if status is not None else None
+        if nodes is not None:
+            states = {"matched": nodes.matched, "updated": nodes.updated, "ready": nodes.ready}
+            found[name] = states | {"blocked": nodes.blocked, "draining": draining[name]}
+    return found
 
 
 async def _unless_stopped(process: Process, work: Coroutine[Any, Any, Any]) -> bool:

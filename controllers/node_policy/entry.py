@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from controllers.node_policy.controller import NodePolicyController, Options
+from controllers.node_policy.controller import Drainer, NodePolicyController, Options
 from runtime import process
 from runtime.api import Api
 from runtime.health import HealthServer
@@ -35,11 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"how long the orders and reports of a node outlive its Node object (default {defaults.node_grace_seconds})"
         ),
     )
+    group.add_argument(
+        "--drainer",
+        type=Drainer,
+        choices=list(Drainer),
+        default=defaults.drainer,
+        help=(
+            "who empties a node when a device in use has to change and the policy allows it: this controller, or "
+            "another one that answers the annotation npufleet.io/drain-request of the Node with npufleet.io/drain-done "
+            f"of the same value (default {defaults.drainer})"
+        ),
+    )
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Run one replica until it is told to stop; returns the exit code."""
-    options = Options(arguments.settle_seconds, int(arguments.node_grace_seconds))
+    options = Options(arguments.settle_seconds, int(arguments.node_grace_seconds), arguments.drainer)
 
     async def main(life: process.Process) -> None:
         metrics = Metrics(settings.component)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from prometheus_client import Gauge
+from prometheus_client import Gauge, Histogram
 
 from runtime.metrics import Metrics, QueueMetrics
 
 KIND = "NPUNodePolicy"
+_DRAIN_BUCKETS = (5, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
 
 
 class Figures:
-    """Blocked nodes by policy and reason, held removals, and how long a generation took to become Ready."""
+    """How rollouts go: nodes by policy, what blocks them, held removals, drains, and the time to become Ready."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -30,27 +31,40 @@ class Figures:
             ["id"],
             registry=metrics.registry,
         )
-        self._shown_blocked: set[tuple[str, str]] = set()
-        self._shown_held: set[str] = set()
+        self._nodes = Gauge(
+            "npufleet_policy_nodes",
+            "Nodes of a policy: matched, updated, ready, blocked, and draining for it.",
+            ["policy", "state"],
+            registry=metrics.registry,
+        )
+        self._drains = Histogram(
+            "npufleet_drain_seconds",
+            "Time that a drain of a node took, by how it ended.",
+            ["outcome"],
+            buckets=_DRAIN_BUCKETS,
+            registry=metrics.registry,
+        )
+        self._shown_blocked: set[tuple[str, ...]] = set()
+        self._shown_held: set[tuple[str, ...]] = set()
+        self._shown_nodes: set[tuple[str, ...]] = set()
         self._since: dict[str, tuple[int, float]] = {}
 
     def show_blocked(self, blocked: Mapping[str, Counter[str]]) -> None:
         """Show these numbers and no others."""
-        shown = {(policy, reason) for policy, counts in blocked.items() for reason in counts}
-        for labels in self._shown_blocked - shown:
-            self._blocked.remove(*labels)
-        for policy, counts in blocked.items():
-            for reason, count in counts.items():
-                self._blocked.labels(policy, reason).set(count)
-        self._shown_blocked = shown
+        self._shown_blocked = _show(self._blocked, _flat(blocked), self._shown_blocked)
 
     def show_held(self, held: Mapping[str, int]) -> None:
         """Show these held removals and no others: how much each holds, by id."""
-        for identity in self._shown_held - held.keys():
-            self._held.remove(identity)
-        for identity, count in held.items():
-            self._held.labels(identity).set(count)
-        self._shown_held = set(held)
+        values: dict[tuple[str, ...], int] = {(identity,): count for identity, count in held.items()}
+        self._shown_held = _show(self._held, values, self._shown_held)
+
+    def show_nodes(self, nodes: Mapping[str, Mapping[str, int]]) -> None:
+        """Show these policies and no others: how many nodes each has, by state."""
+        self._shown_nodes = _show(self._nodes, _flat(nodes), self._shown_nodes)
+
+    def drain_ended(self, outcome: str, seconds: float) -> None:
+        """A drain is over, and the API server knows it."""
+        self._drains.labels(outcome).observe(seconds)
 
     def generation_seen(self, uid: str, generation: int) -> None:
         """A new generation has come into sight."""
@@ -66,6 +80,19 @@ class Figures:
     def forget(self, uid: str) -> None:
         """The policy is gone."""
         self._since.pop(uid, None)
+
+
+def _flat(values: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, ...], int]:
+    return {(first, second): count for first, inner in values.items() for second, count in inner.items()}
+
+
+def _show(gauge: Gauge, values: Mapping[tuple[str, ...], int], shown: set[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Set these values, take away the rest of `shown`; returns what is shown now."""
+    for labels in shown - values.keys():
+        gauge.remove(*labels)
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)
+    return set(values)
 
 
 class SharedQueueMetrics:

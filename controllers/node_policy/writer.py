@@ -7,25 +7,28 @@ object is read before anything else is decided about its node.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from controllers.node_policy.metrics import Figures
 from controllers.node_policy.plan import Plan, PolicyView, SpecChange, StateView, read_state
+from controllers.node_policy.plan.drains import DrainTime
 from controllers.node_policy.plan.events import About, PlanEvent
 from crds.models.conditions import Status, find_condition
 from crds.models.node_policy import NodePolicyStatus
 from crds.models.node_state import NodeRollout
 from runtime.api import AlreadyExists, Api, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from runtime.event_recorder import EventRecorder
-from runtime.resources import CONFIG_MAPS, NAMESPACE, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
 from runtime.status_writer import StatusWriter
 from runtime.store import Entry, Store
 from runtime.work_queue import Retry
 
 log = logging.getLogger(__name__)
 
+_KINDS = {About.POLICY: NPU_NODE_POLICIES, About.NODE: NODES, About.SETTINGS: CONFIG_MAPS}
 # Errors that say for certain that the write did not happen.
 _REFUSED = (BadRequest, Forbidden, Invalid, NotFound, Unauthorized)
 
@@ -35,7 +38,7 @@ class _NodeWork:
     creation: dict[str, Any] | None = None
     deletion: StateView | None = None
     change: SpecChange | None = None
-    rollout: tuple[StateView, NodeRollout] | None = None
+    rollout: _RolloutWork | None = None
 
     def content(self) -> tuple[object, ...]:
         """What would be written: of two works with equal content the one fails where the other failed."""
@@ -43,8 +46,18 @@ class _NodeWork:
             self.creation,
             self.deletion.uid if self.deletion is not None else None,
             (self.change.orders, self.change.node_uid) if self.change is not None else None,
-            self.rollout[1] if self.rollout is not None else None,
+            self.rollout.rollout if self.rollout is not None else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _RolloutWork:
+    """`events` and `drains` (that end with it) are told once it is written."""
+
+    state: StateView
+    rollout: NodeRollout
+    events: tuple[PlanEvent, ...]
+    drains: tuple[DrainTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,9 @@ class Writer:
     def post(self, plan: Plan, policies: Mapping[str, PolicyView], states: Mapping[str, StateView]) -> Posted:
         """Replace what was to be written by what this plan wants; `policies` and `states` are what it was made from."""
         nodes: dict[str, _NodeWork] = {}
+        told: defaultdict[tuple[About, str], list[PlanEvent]] = defaultdict(list)
+        for event in plan.events:
+            told[event.about, event.name].append(event)
         for name, creation in plan.creations.items():
             nodes[name] = _NodeWork(creation=creation)
         for name, change in plan.specs.items():
@@ -110,13 +126,18 @@ class Writer:
         for name, state in plan.deletions.items():
             nodes[name] = _NodeWork(deletion=state)
         for name, rollout in plan.rollouts.items():
-            nodes.setdefault(name, _NodeWork()).rollout = (states[name], rollout)
+            nodes.setdefault(name, _NodeWork()).rollout = _RolloutWork(
+                states[name],
+                rollout,
+                tuple(told[About.NODE, name]),
+                tuple(drain for drain in plan.drain_seconds if drain.node == name),
+            )
         self._nodes = nodes
         self._policy_work = {
             name: _PolicyWork(
                 policies[name].uid,
                 status,
-                tuple(event for event in plan.events if (event.about, event.name) == (About.POLICY, name)),
+                tuple(told[About.POLICY, name]),
             )
             for name, status in plan.policy_statuses.items()
         }
@@ -162,7 +183,7 @@ class Writer:
         elif work.change is not None:
             await self._change(name, work.change)
         elif work.rollout is not None:
-            await self._write_rollout(name, *work.rollout)
+            await self._write_rollout(name, work.rollout)
 
     async def write_policy(self, name: str) -> None:
         """Write the status of one policy. Raises ApiError to be tried again."""
@@ -264,21 +285,27 @@ class Writer:
         ]
         return await self._api.patch(NPU_NODE_STATES, name, patch)
 
-    async def _write_rollout(self, name: str, planned: StateView, rollout: NodeRollout) -> None:
-        entry = self._entry_as_planned(name, planned)
+    async def _write_rollout(self, name: str, work: _RolloutWork) -> None:
+        entry = self._entry_as_planned(name, work.state)
         if entry is None:
             return
+        stands = work.state.rollout
         observed = {
             "metadata": {"name": name, "uid": entry.uid, "resourceVersion": str(entry.resource_version)},
-            "status": {"rollout": planned.rollout.to_object()} if planned.rollout is not None else {},
+            "status": {"rollout": stands.to_object()} if stands is not None else {},
         }
         try:
-            answer = await self._state_status.write(observed, {"rollout": rollout.to_object()})
+            answer = await self._state_status.write(observed, {"rollout": work.rollout.to_object()})
         except (Conflict, NotFound):
             await self._refresh(name)
-        else:
-            if answer is not None:
-                self._states.apply_event("MODIFIED", answer)
+            return
+        if answer is None:
+            return
+        self._states.apply_event("MODIFIED", answer)
+        for event in work.events:
+            self._tell(event, {"metadata": {"name": name, "uid": work.state.node_uid}})
+        for drain in work.drains:
+            self._figures.drain_ended(drain.outcome, drain.seconds)
 
     async def _write_status(self, entry: Entry[PolicyView], work: _PolicyWork) -> None:
         stands = entry.record.status if entry.record is not None else None
@@ -336,6 +363,6 @@ class Writer:
         self._replan()
 
     def _tell(self, event: PlanEvent, about: Mapping[str, Any]) -> None:
-        resource = NPU_NODE_POLICIES if event.about is About.POLICY else CONFIG_MAPS
+        resource = _KINDS[event.about]
         say = self._recorder.warning if event.warning else self._recorder.normal
         say(resource, about, event.reason, event.message)

@@ -159,11 +159,40 @@ def test_binder_has_its_own_lease_and_no_other(kubectl: Kubectl, binder: Path) -
 
 
 @pytest.mark.parametrize(
+    ("verb", "resource", "allowed"),
+    [
+        ("list", "resourceclaims", True),
+        ("update", "resourceclaims", False),
+        ("get", "pods", True),
+        ("list", "pods", True),
+        ("delete", "pods", False),
+        ("patch", "pods", False),
+        ("create", "pods/eviction", True),
+        ("patch", "nodes", True),
+        ("update", "nodes", False),
+        ("delete", "nodes", False),
+    ],
+)
+def test_controller_may_drain_nodes_by_eviction_only(
+    kubectl: Kubectl, controller: Path, verb: str, resource: str, *, allowed: bool
+) -> None:
+    asked = ["auth", "can-i", verb, resource, "--all-namespaces"]
+    done = kubectl(*asked, kubeconfig=controller, check=False)
+    assert done.stdout.strip() == ("yes" if allowed else "no")
+
+
+def test_binder_drains_nothing(kubectl: Kubectl, binder: Path) -> None:
+    assert not can_i(kubectl, binder, "patch", "nodes")
+    assert not can_i(kubectl, binder, "create", "pods/eviction")
+
+
+@pytest.mark.parametrize(
     ("verb", "resource"),
     [
         ("get", "secrets"),
         ("create", "pods"),
-        ("patch", "nodes"),
+        ("delete", "pods"),
+        ("patch", "nodes/status"),
         ("update", "npunodepolicies"),
         ("patch", "npunodepolicies"),
     ],

@@ -50,7 +50,14 @@ def test_help_teaches_how_to_start_one_and_all() -> None:
     for word in ("node-policy", "--kubeconfig", "--all --kubeconfig-dir DIR", "exit codes", "--list"):
         assert word in text
     text = command("node-policy", "--help").stdout
-    for word in ("--listen", "--kubeconfig", "--settle-seconds", "--node-grace-seconds", "--writes-per-second"):
+    for word in (
+        "--listen",
+        "--kubeconfig",
+        "--settle-seconds",
+        "--node-grace-seconds",
+        "--drainer",
+        "--writes-per-second",
+    ):
         assert word in text
 
 
@@ -164,5 +171,7 @@ def test_process_is_not_ready_before_its_feeds_are(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(entry, "HealthServer", Entered)
     settings = Settings("npufleet-node-policy", kubeconfig, Address("127.0.0.1", 0), "text", "info", 20.0, 40, "one")
-    assert entry.run(settings, argparse.Namespace(settle_seconds=1.0, node_grace_seconds=1800.0)) != 0
+    parser = argparse.ArgumentParser()
+    entry.add_arguments(parser)
+    assert entry.run(settings, parser.parse_args([])) != 0
     assert [reason for reason in reasons if reason is not None]
