@@ -68,8 +68,10 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     vm = ""
     if labels.get("kubevirt.io") == "virt-launcher":
         vm = str(annotations.get("kubevirt.io/domain") or labels.get("vm.kubevirt.io/name") or "")
-    terminating = bool(metadata.get("deletionTimestamp"))
-    grace = metadata.get("deletionGracePeriodSeconds") if terminating else spec.get("terminationGracePeriodSeconds")
+    ending = bool(metadata.get("deletionTimestamp"))
+    grace = spec.get("terminationGracePeriodSeconds")
+    if ending:
+        grace = metadata.get("deletionGracePeriodSeconds", grace)
     return Pod(
         namespace=str(metadata.get("namespace") or ""),
         name=str(metadata.get("name") or ""),
@@ -79,7 +81,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         static_uid=str(annotations.get(_STATIC_UID) or annotations[_MIRROR]) if _MIRROR in annotations else "",
         vm=vm,
         grace=grace if isinstance(grace, int) else _DEFAULT_GRACE,
-        terminating=terminating,
+        terminating=ending,
         ended=status.get("phase") in {"Succeeded", "Failed"},
     )
 
