@@ -2,17 +2,21 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from controllers.node_policy.metrics import Figures
 from controllers.node_policy.plan import Plan, PolicyView, StateView, World, plan, read_node, read_policy, read_state
+from controllers.node_policy.plan.drains import DrainTime
+from controllers.node_policy.plan.events import About, PlanEvent
 from controllers.node_policy.writer import Posted, Writer
-from runtime.api import Unreachable
+from crds.models.node_state import Admission, NodeRollout
+from runtime.api import Invalid, Unreachable
 from runtime.event_recorder import EventRecorder
 from runtime.list_watch import list_into
 from runtime.metrics import Metrics
-from runtime.resources import NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.resources import EVENTS, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
 from runtime.store import Store
 from runtime.work_queue import Retry
 from tests.builders.fake_api import FakeApi
@@ -29,6 +33,8 @@ class Desk:
 
     def __init__(self, stage: Stage, writer: Writer, states: Store[StateView], policies: Store[PolicyView]) -> None:
         self.stage, self.writer, self.states, self.policies = stage, writer, states, policies
+        self.recorder: EventRecorder
+        self.metrics: Metrics
         self.replans = 0
         self.leads = True
 
@@ -59,6 +65,7 @@ async def desk(nodes: int = 2) -> AsyncIterator[Desk]:
         await list_into(api, NPU_NODE_STATES, states)
         await list_into(api, NPU_NODE_POLICIES, policies)
         metrics = Metrics("test")
+        recorder = EventRecorder(api, component="test", instance="test")
 
         def replan() -> None:
             found.replans += 1
@@ -67,7 +74,7 @@ async def desk(nodes: int = 2) -> AsyncIterator[Desk]:
             api,
             states,
             policies,
-            EventRecorder(api, component="test", instance="test"),
+            recorder,
             Figures(metrics, lambda: 0.0),
             field_manager="npufleet-node-policy",
             may_write=lambda: found.leads,
@@ -75,6 +82,7 @@ async def desk(nodes: int = 2) -> AsyncIterator[Desk]:
             replan=replan,
         )
         found = Desk(stage, writer, states, policies)
+        found.recorder, found.metrics = recorder, metrics
         yield found
 
 
@@ -176,6 +184,36 @@ async def test_node_that_came_back_at_the_last_moment_keeps_its_state() -> None:
         server.objects.create(NODES, {"metadata": {"name": "n0"}, "status": node["status"]})
         await found.writer.write_node("n0")
         assert server.objects.find(NPU_NODE_STATES, "n0") is not None
+
+
+async def test_end_of_a_drain_is_told_and_counted_once_the_state_says_so() -> None:
+    async with desk(1) as found:
+        server = found.stage.server
+        state = records(found)["n0"]
+        event = PlanEvent(About.NODE, "n0", True, "DrainAborted", "team/p is in the way")
+        made = replace(
+            found.plan(),
+            specs={},
+            policy_statuses={},
+            rollouts={"n0": NodeRollout(admitted=Admission.ABORTED)},
+            events=(event,),
+            drain_seconds=(DrainTime("n0", "p", 42.0, "DrainTimedOut"),),
+        )
+        found.writer.post(made, {}, {"n0": state})
+        fault = server.fail("PATCH", NPU_NODE_STATES, code=422, reason="Invalid")
+        with pytest.raises(Invalid):
+            await found.writer.write_node("n0")
+        await found.recorder.drain(5)
+        assert server.calls("POST", EVENTS) == []
+        server.heal(fault)
+        await found.writer.write_node("n0")
+        await found.recorder.drain(5)
+        [told] = server.calls("POST", EVENTS)
+        assert told.body["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n0", "uid": "uid-n0"}
+        assert (told.body["type"], told.body["reason"]) == ("Warning", "DrainAborted")
+        labels = {"outcome": "DrainTimedOut"}
+        assert found.metrics.registry.get_sample_value("npufleet_drain_seconds_sum", labels) == 42.0
+        assert found.metrics.registry.get_sample_value("npufleet_drain_seconds_count", labels) == 1
 
 
 def records(found: Desk) -> dict[str, StateView]:
