@@ -18,7 +18,8 @@ FORMER = "rebellions"
 @dataclass
 class Card:
     """One device of a machine. `bound`: npufleet has it on a VFIO driver. `functions`: how many virtual ones it has;
-    `parent`: the card of one.
+    `parent`: the card of one. `pods`: UIDs of pods whose processes use it. `published`: it is in a ResourceSlice, and
+    the publisher has not handed it over.
     """
 
     product: str = "RBLN-CA25"
@@ -27,6 +28,8 @@ class Card:
     serial: str = ""
     numa_node: int | None = 0
     users: list[str] = field(default_factory=list)
+    pods: list[str] = field(default_factory=list)
+    published: bool = False
     vetoes: list[str] = field(default_factory=list)
     bound: bool = False
     fails: bool = False
@@ -41,6 +44,7 @@ class Card:
         if self.numa_node is not None:
             entry["numaNode"] = self.numa_node
         entry["usedBy"] = [{"kind": "Process", "name": name} for name in self.users]
+        entry["usedBy"] += [{"kind": "Process", "name": "train", "podUID": uid} for uid in self.pods]
         if self.functions:
             detail = f"{self.functions} are enabled"
             entry["usedBy"].append({"kind": "VirtualFunctions", "name": "virtual functions", "detail": detail})
@@ -88,8 +92,8 @@ def _obey(cards: Mapping[str, Card], order: Object) -> Object:
         return _say(card, place, "Ready", "Bound" if wanted else "NativeDriver")
     if card.vetoes:
         return _say(card, place, "Blocked", "Vetoed", message=card.vetoes[0])
-    if card.users:
-        return _say(card, place, "Blocked", "InUse", message=f"in use by {card.users[0]}")
+    if hindrance := _hindrance(card):
+        return _say(card, place, "Blocked", hindrance[0], message=hindrance[1])
     if card.fails:
         return _say(card, place, "Failed", "BindFailed", message="EINVAL at drivers_probe")
     card.bound = wanted
@@ -98,10 +102,18 @@ def _obey(cards: Mapping[str, Card], order: Object) -> Object:
 
 def _release(card: Card, place: str, order: Object) -> Object:
     if card.bound and order["onRelease"] == "Restore":
-        if card.users:
-            return _say(card, place, "Blocked", "InUse")
+        if hindrance := _hindrance(card):
+            return _say(card, place, "Blocked", hindrance[0], message=hindrance[1])
         card.bound = False
     return objects.device_report(place, "Released", "Restored")
+
+
+def _hindrance(card: Card) -> tuple[str, str] | None:
+    """Why it must not be changed now: the reason and words for people."""
+    if card.published:
+        return "Published", "waits for npufleet-dra-publisher to hand it over"
+    users = [*card.users, *(f"a process of pod {uid}" for uid in card.pods)]
+    return ("InUse", f"in use by {users[0]}") if users else None
 
 
 def _say(card: Card, place: str, state: str, reason: str, **more: Any) -> Object:
