@@ -17,6 +17,8 @@ from node_host.evidence.open_handles import OpenHandles, read_open_handles
 from node_host.evidence.publication import Published, read_published
 from node_host.evidence.usage import users_of
 from node_host.evidence.vetoes import HostEvidence, read_evidence, vetoes_of
+from node_host.handover.token_files import TokenFiles
+from node_host.handover.tokens import Tokens, read_tokens
 from node_host.host import Host
 from node_host.pci.device import (
     DEVICES,
@@ -96,6 +98,9 @@ class Observer:
             vetoes=vetoes_of(devices, groups, evidence),
             published=await self._safe(
                 "publication", lambda host: read_published(host, boot_id), lambda why: Published(unreadable=why)
+            ),
+            tokens=await self._safe(
+                "tokens", lambda host: read_tokens(TokenFiles(host)), lambda why: Tokens(unreadable=why)
             ),
             vfio_nodes=await self._safe("vfio nodes", read_vfio_nodes, lambda _: frozenset[str]()),
             problem=problem,

@@ -1,6 +1,6 @@
 """The host at one moment, as far as a daemon has to know it, and what plans and executors ask of it (pure)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -8,9 +8,10 @@ from crds.models.node_state import DeviceUser, UseKind, Veto, VetoReason
 from node_host.acting.locks import lock_names
 from node_host.evidence.publication import Published
 from node_host.evidence.usage import in_use_text
+from node_host.handover.tokens import Tokens
 from node_host.pci.device import PCIDevice
 from node_host.pci.iommu import IOMMUGroups
-from node_host.pci.vfio_drivers import VFIOAliases
+from node_host.pci.vfio_drivers import VFIOAliases, is_vfio_driver
 from node_host.reasons import Reason
 
 _NOT_LOOKED_AT: Final = "who uses it was not looked at"
@@ -35,6 +36,7 @@ class HostView:
     users: Mapping[str, tuple[DeviceUser, ...]] = field(default_factory=dict)
     vetoes: Mapping[str, tuple[Veto, ...]] = field(default_factory=dict)
     published: Published = field(default_factory=Published)
+    tokens: Tokens = field(default_factory=Tokens)
     aliases: VFIOAliases = field(default_factory=VFIOAliases)
     vfio_nodes: frozenset[str] = frozenset()
     # Why the picture is not whole (the bus cannot be listed), or None: then what is missing may be there.
@@ -116,6 +118,34 @@ class HostView:
                 return f"{used}, through its virtual function {function}"
         return None
 
+    def going_along(self, address: str) -> tuple[str, ...]:
+        """What pods lose when the device, or the number of its virtual functions, is changed: itself first, its virtual
+        functions, and what is on VFIO in the group of one, for a group goes to a VM as a whole.
+        """
+        device = self.devices.get(address)
+        own = (address, *(device.virtual_functions if device else ()))
+        mates = {
+            mate
+            for one in own
+            for mate in self.members(one)
+            if mate in self.devices and is_vfio_driver(self.devices[mate].driver)
+        }
+        return (*own, *sorted(mates - set(own)))
+
+    def not_handed_over(self, address: str, entries: Callable[[str], Collection[str]]) -> Obstacle | None:
+        """Why the device may not be changed for being offered to pods, it or what goes along; None when it may.
+
+        ``entries`` gives the digests of the orders that a token of a device may be for.
+        """
+        if self.published.doubt is not None:
+            return Obstacle(Reason.PUBLISHED, self.published.doubt)
+        for one in self.going_along(address):
+            if one in self.published.addresses:
+                text = self.tokens.obstacle(one, self.boot_id, entries(one))
+                if text is not None:
+                    return Obstacle(Reason.PUBLISHED, text if one == address else f"{one}, which goes along: {text}")
+        return None
+
     def _needed(self, address: str) -> Obstacle | None:
         absent = self.absence(address)
         if absent is not None:
@@ -125,8 +155,7 @@ class HostView:
         vetoes = self.vetoes.get(address, ())
         if vetoes:
             return Obstacle(_veto_reason(vetoes), f"the host needs it: {'; '.join(veto.message for veto in vetoes)}")
-        published = self.published.obstacle(address)
-        return None if published is None else Obstacle(Reason.PUBLISHED, published)
+        return None
 
     def in_use(self, address: str) -> str | None:
         """`in use by …`, or None. A device that is not there is used by nobody, one that was not looked at may be."""

@@ -22,6 +22,7 @@ from node_host.acting.bounded_write import BoundedWriter
 from node_host.acting.executor import Executor
 from node_host.acting.journal import Journal, JournalState
 from node_host.bounded_call import BoundedCalls, HungError
+from node_host.handover.binder_half import BinderHalf
 from node_host.host import Host
 from node_host.observer import Observer
 from node_host.reasons import Reason
@@ -102,6 +103,7 @@ class Binder:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random,
         stopping: Callable[[], bool] = lambda: False,
+        tokens: BinderHalf | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._journal = journal
@@ -118,7 +120,7 @@ class Binder:
             host, self._calls, of_interest=is_accelerator(catalogue), node_patterns=node_patterns(catalogue)
         )
         self._executor = Executor(
-            host, self._observer, self._calls, writer, journal, owner=COMPONENT, stopping=stopping
+            host, self._observer, self._calls, writer, journal, owner=COMPONENT, tokens=tokens, stopping=stopping
         )
 
     def next_due(self) -> float | None:
@@ -140,6 +142,7 @@ class Binder:
             self._attempts.clear()
             self._drift.new_orders()
         look = await self._look(orders)
+        await self._executor.clean_tokens(look.view)
         planned = look.plan
         standing = await progress(self._pass(orders, look, planned, ()))
         if standing is not None:

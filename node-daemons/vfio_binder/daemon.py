@@ -11,6 +11,7 @@ from typing import Final
 from crds.models.node_state import Bindings, Inventory, NodeStateStatus
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import HungError
+from node_host.reasons import Reason
 from runtime.errors import ApiError, Conflict, NotFound
 from runtime.status_writer import StatusWriter
 from runtime.store import Store
@@ -25,6 +26,8 @@ SETTLE_SECONDS: Final = 0.2
 _SHARE_OF_TIME: Final = 5  # a storm of events keeps the daemon busy for at most one part in five
 FINISH_SECONDS: Final = 8.0
 _RETRY_SECONDS: Final = 5.0
+_WAITING_SECONDS: Final = 5.0  # nobody tells when a user lets a device go
+_WAITS_FOR_USERS: Final = frozenset({Reason.IN_USE, Reason.COMPANION_IN_USE, Reason.PUBLISHED})
 _CONFIRM_EVERY: Final = 300.0  # seconds after which the Node is asked for its UID again
 
 
@@ -118,7 +121,10 @@ class Daemon:
         if self.problem is not None or not done.left.is_empty:
             return min(_RETRY_SECONDS, self._resync)
         due = self._binder.next_due()
-        return self._resync if due is None else min(self._resync, due)
+        waits = [self._resync] if due is None else [self._resync, due]
+        if any(report.reason in _WAITS_FOR_USERS for report in done.left.every_report):
+            waits.append(_WAITING_SECONDS)
+        return min(waits)
 
     async def _read_orders(self, record: StateRecord) -> Orders:
         """Orders that cannot be understood leave the last ones standing, held."""

@@ -128,7 +128,7 @@ def _assembled(situation: Situation, decisions: Mapping[str, Decision], named: C
     for address in sorted(decisions):
         decision = decisions[address]
         if decision.action is not None and not isinstance(decision.action, Bind | Return):
-            cards.append(_card(view, decision.action))
+            cards.append(_card(situation, decision.action))
         elif decision.action is not None:
             by_group[view.members(address)].append(decision.action)
         if decision.note is not None:
@@ -140,7 +140,7 @@ def _assembled(situation: Situation, decisions: Mapping[str, Decision], named: C
     others = [told[address] for address in told if address not in situation.entries]
     reports = [report for report in (*ordered, *others) if report is not None][:MAX_DEVICES]
     return Plan(
-        groups=(*(_group(view, members, actions) for members, actions in by_group.items()), *cards),
+        groups=(*(_group(situation, members, actions) for members, actions in by_group.items()), *cards),
         notes=tuple(notes),
         reports=tuple(sorted(reports, key=lambda report: report.address)),
     )
@@ -152,21 +152,29 @@ def _is_stale(situation: Situation, address: str) -> bool:
     return is_known and address in situation.journal.entries and situation.remembered(address) is None
 
 
-def _group(view: HostView, members: tuple[str, ...], actions: list[Action]) -> GroupPlan:
+def _group(situation: Situation, members: tuple[str, ...], actions: list[Action]) -> GroupPlan:
     """Returns first, then companions, then the devices that they are for."""
+    view = situation.view
     locks = tuple(sorted({lock for action in actions for lock in view.locks(action.address)}))
     ordered = sorted(actions, key=lambda action: (_rank(action), action.address))
     group = view.devices[actions[0].address].iommu_group
     key = locks[0] if group is None else f"group-{group}"
-    return GroupPlan(key, locks, members, tuple(ordered))
+    return GroupPlan(key, locks, members, tuple(ordered), _entries(situation, members))
 
 
-def _card(view: HostView, action: CardAction) -> GroupPlan:
+def _card(situation: Situation, action: CardAction) -> GroupPlan:
     """A card with its virtual functions: they come and go in IOMMU groups of their own."""
+    view = situation.view
     ours = (action.address, *action.functions)
     locks = tuple(sorted({lock for address in ours for lock in view.locks(address)}))
     members = tuple(sorted({member for address in ours for member in view.members(address)}))
-    return GroupPlan(f"pf-{action.address}", locks, members, (action,))
+    return GroupPlan(f"pf-{action.address}", locks, members, (action,), _entries(situation, members))
+
+
+def _entries(situation: Situation, members: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Those of the members that pods may have, with the orders that they may be handed over for."""
+    listed = situation.view.published.addresses
+    return tuple((address, situation.responsible(address)) for address in members if address in listed)
 
 
 def _told(situation: Situation, decisions: Mapping[str, Decision], address: str) -> BoundDevice | None:

@@ -123,7 +123,7 @@ def _device(view: HostView, catalogue: Catalogue, device: PCIDevice, before: Inv
     }
     users = view.users.get(device.address, ())
     if view.published.unreadable is not None:
-        users = (*users, unreadable_use(str(view.published.obstacle(device.address))))[:MAX_USERS]
+        users = (*users, unreadable_use(str(view.published.doubt)))[:MAX_USERS]
     return InventoryDevice.model_validate(
         {
             "address": device.address,

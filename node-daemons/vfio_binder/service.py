@@ -6,7 +6,8 @@ import time
 from contextlib import AbstractAsyncContextManager
 
 from node_host.boot import BootUnknownError
-from node_host.bounded_call import HungError
+from node_host.bounded_call import BoundedCalls, HungError
+from node_host.handover.watch import watch_handover
 from node_host.resync import watch_host
 from runtime import process
 from runtime.api import Api
@@ -105,6 +106,7 @@ async def serve(life: process.Process, settings: Settings, arguments: argparse.N
         health.add_readiness("pass", lambda: daemon.problem)
         life.supervise(feed.run(), "orders")
         life.supervise(watch_host(host, wake.set), "kernel events")
+        life.supervise(watch_handover(host, BoundedCalls(), wake.set), "hand-over")
         life.supervise(Heartbeat(api, settings.component, arguments.node).run(), "lease")
         await daemon.run(life.stop)
 

@@ -9,6 +9,7 @@ from crds.models.modes import Companions, Mode, Passthrough
 from crds.models.node_state import BoundDevice, DesiredDevice, DeviceState, Intent
 from node_host.acting.actions import Outcome
 from node_host.acting.journal import JournalEntry, JournalState
+from node_host.handover.entry import entry_digest
 from node_host.pci.device import PCIDevice, identity_of, same_identity
 from node_host.pci.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
 from node_host.reasons import Reason
@@ -183,11 +184,38 @@ class Situation:
 
     def write_block(self, address: str) -> Block | None:
         """Why nothing may be written to the device now."""
-        return self._stuck(address) or _of(self.view.untouchable(address)) or self._failed(address)
+        return (
+            self._stuck(address)
+            or _of(self.view.untouchable(address))
+            or _of(self.view.not_handed_over(address, self.responsible))
+            or self._failed(address)
+        )
 
     def card_write_block(self, address: str) -> Block | None:
         """Why the number of its virtual functions may not be changed now."""
-        return self._stuck(address) or _of(self.view.card_untouchable(address)) or self._failed(address)
+        return (
+            self._stuck(address)
+            or _of(self.view.card_untouchable(address))
+            or _of(self.view.not_handed_over(address, self.responsible))
+            or self._failed(address)
+        )
+
+    def responsible(self, address: str) -> frozenset[str]:
+        """The digests of the orders that a hand-over of a device may be for.
+
+        Its own entry; else that of its card; else those that it is bound for as a companion, or was.
+        """
+        device = self.view.devices.get(address)
+        named = self.entries.keys() - self.implied
+        if address in named:
+            found = {address}
+        elif device is not None and device.physical_function in named:
+            found = {str(device.physical_function)}
+        else:
+            entry = self.ours(address)
+            found = {other for other in self.view.members(address) if self.want(other) is Want.VFIO}
+            found |= set(entry.companion_of) if entry is not None else set()
+        return frozenset(entry_digest(self.entries[other]) for other in found & named)
 
     def retry_block(self, address: str) -> Block | None:
         """Whether a write to it hangs, or the last attempt failed a short time ago."""

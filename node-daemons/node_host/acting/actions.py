@@ -90,12 +90,18 @@ class GroupPlan:
     """Actions on the devices of one IOMMU group, or on one card, in order, under its locks.
 
     Binds stand or fall together, because the group goes to a VM as a whole; all others do not depend on each other.
+    ``entries`` are the devices that pods may have, each with the digests of the orders that it may be handed over for.
     """
 
     key: str
     locks: tuple[str, ...]
     members: tuple[str, ...]
     actions: tuple[Action, ...]
+    entries: tuple[tuple[str, frozenset[str]], ...] = ()
+
+    def entries_of(self, address: str) -> frozenset[str]:
+        """The digests of the orders that a token of the device may be for."""
+        return dict(self.entries).get(address, frozenset())
 
 
 class Result(StrEnum):

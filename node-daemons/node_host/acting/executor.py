@@ -35,6 +35,8 @@ from node_host.acting.locks import LockedError, Locks
 from node_host.acting.virtual_functions import CardChanger
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import BoundedCalls, HungError
+from node_host.handover.binder_half import BinderHalf
+from node_host.handover.token_files import TokenFiles
 from node_host.host import Host
 from node_host.observer import Observer
 from node_host.pci.device import same_identity
@@ -61,9 +63,11 @@ class Executor:
         journal: Journal,
         *,
         owner: str,
+        tokens: BinderHalf | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._host = host
+        self._tokens = tokens or BinderHalf(TokenFiles(host))
         self._observer = observer
         self._calls = calls
         self._writer = writer
@@ -113,6 +117,15 @@ class Executor:
                 return Outcome(address, Result.BLOCKED, Reason.JOURNAL_UNREADABLE, str(error))
         return None
 
+    async def clean_tokens(self, view: HostView) -> None:
+        """Remove tokens of another boot; one that cannot be removed now is as good as gone, for nobody heeds it."""
+        for address in view.tokens.stale(view.boot_id):
+            try:
+                with Locks(self._host, view.locks(address), owner=self._owner):
+                    await self._calls.run("tokens", partial(self._tokens.clean, address, view.boot_id))
+            except (LockedError, OSError, HungError) as error:
+                _log.info("Tokens of another boot for %s stay: %s", address, error)
+
     async def _run_group(self, plan: GroupPlan) -> list[Outcome]:
         outcomes: dict[str, Outcome] = {}
         with ExitStack() as stack:
@@ -158,20 +171,47 @@ class Executor:
             view = await self._observer.again({*plan.members, *made})
             return view.card_in_use(action.address)
 
-        view = await self._observer.again(plan.members)
         changer = CardChanger(self._calls, self._journal, writes, users)
-        return card_refusal(view, action) or await changer.change(action)
+        _, refusals = await self._cleared(plan, [action])
+        return refusals.get(action.address) or await changer.change(action)
 
     async def _give_back(self, mover: DeviceMover, plan: GroupPlan, action: Return) -> Outcome:
+        _, refusals = await self._cleared(plan, [action])
+        return refusals.get(action.address) or await mover.give_back(action)
+
+    async def _cleared(self, plan: GroupPlan, actions: Sequence[Action]) -> tuple[HostView, dict[str, Outcome]]:
+        """A fresh look, and the actions that are not to be done after all.
+
+        When all may be, the tokens of devices that pods may have are taken, and then everything is looked at again: a
+        token was written before it was taken.
+        """
         view = await self._observer.again(plan.members)
-        return refusal(view, plan, action) or await mover.give_back(action)
+        refusals = _refusals(view, plan, actions)
+        if refusals or not view.published.addresses:
+            return view, refusals
+        listed = {
+            one: action.address
+            for action in actions
+            if not isinstance(action, OfferFunctions)
+            for one in view.going_along(action.address)
+            if one in view.published.addresses
+        }
+        if not listed:
+            return view, {}
+        for one, address in sorted(listed.items()):
+            take = partial(self._tokens.take, one, view.boot_id, plan.entries_of(one))
+            why = await self._calls.run("tokens", take)
+            if why is not None:
+                text = why if one == address else f"{one}, which goes along: {why}"
+                return view, {address: Outcome(address, Result.BLOCKED, Reason.PUBLISHED, text)}
+        view = await self._observer.again(plan.members)
+        return view, _refusals(view, plan, actions)
 
     async def _bind_all(
         self, mover: DeviceMover, plan: GroupPlan, binds: list[Bind], outcomes: dict[str, Outcome]
     ) -> None:
         """All or none: nothing is written while one may not be moved; what was bound is taken back when one fails."""
-        view = await self._observer.again(plan.members)
-        refusals = {action.address: refused for action in binds if (refused := refusal(view, plan, action))}
+        view, refusals = await self._cleared(plan, binds)
         if refusals:
             outcomes |= _withheld(binds, refusals)
             return
@@ -215,10 +255,21 @@ def _not_locked(error: LockedError | OSError) -> str:
     return str(error) if isinstance(error, LockedError) else f"its lock cannot be taken: {error}"
 
 
+def _refusals(view: HostView, plan: GroupPlan, actions: Sequence[Action]) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+    for action in actions:
+        judge = refusal if isinstance(action, Bind | Return) else card_refusal
+        refused = judge(view, plan, action)  # type: ignore[arg-type]
+        if refused is not None:
+            found[action.address] = refused
+    return found
+
+
 def refusal(view: HostView, plan: GroupPlan, action: Bind | Return) -> Outcome | None:
     """Why the device is not to be touched after all, judged on a fresh look; None when it may be."""
     address = action.address
     refused = _refused(address, view.untouchable(address)) or _another(view, action)
+    refused = refused or _refused(address, view.not_handed_over(address, plan.entries_of))
     if refused is not None:
         return refused
     device = view.devices[address]
@@ -230,12 +281,14 @@ def refusal(view: HostView, plan: GroupPlan, action: Bind | Return) -> Outcome |
     return None
 
 
-def card_refusal(view: HostView, action: CardAction) -> Outcome | None:
+def card_refusal(view: HostView, plan: GroupPlan, action: CardAction) -> Outcome | None:
     """The same of a card whose virtual functions are to be changed."""
     address = action.address
     is_harmless = isinstance(action, OfferFunctions)
     obstacle = view.absence(address) if is_harmless else view.card_untouchable(address)
     refused = _refused(address, obstacle) or _another(view, action)
+    if not is_harmless:
+        refused = refused or _refused(address, view.not_handed_over(address, plan.entries_of))
     if refused is not None:
         return refused
     number = view.devices[address].num_vfs

@@ -22,11 +22,10 @@ class Published:
     addresses: frozenset[str] = frozenset()
     unreadable: str | None = None
 
-    def obstacle(self, address: str) -> str | None:
-        """Why the device may not be changed for being offered, or None."""
-        if self.unreadable is not None:
-            return f"whether it is offered to pods cannot be read: {self.unreadable}"
-        return "it is offered to pods" if address in self.addresses else None
+    @property
+    def doubt(self) -> str | None:
+        """Why any device may be offered, or None."""
+        return None if self.unreadable is None else f"whether it is offered to pods cannot be read: {self.unreadable}"
 
 
 def read_published(host: Host, boot_id: str) -> Published:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from node_host.boot import BOOT_ID, BootUnknownError, read_boot_id
-from node_host.evidence.publication import PUBLISHED, read_published
+from node_host.evidence.publication import PUBLISHED, Published, read_published
 from node_host.host import KernelFiles, Uevent
 from node_host.resync import concerns_devices, watch_host
 from tests.builders.paper_host import paper_host
@@ -34,12 +34,11 @@ def note(**changes: Any) -> str:
 
 
 def test_a_note_lists_what_is_offered_in_this_boot(tmp_path: Path) -> None:
-    assert read_published(paper_host(tmp_path / "none", {"/run/": ""}), BOOT).obstacle(CARD) is None
+    assert read_published(paper_host(tmp_path / "none", {"/run/": ""}), BOOT) == Published()
     there = read_published(paper_host(tmp_path / "there", {PUBLISHED: note()}), BOOT)
-    assert there.obstacle(CARD) == "it is offered to pods"
-    assert there.obstacle("0000:24:00.0") is None
+    assert (there.addresses, there.doubt) == (frozenset({CARD}), None)
     old = read_published(paper_host(tmp_path / "old", {PUBLISHED: note(bootID="another")}), BOOT)
-    assert old.obstacle(CARD) is None
+    assert old == Published()
 
 
 @pytest.mark.parametrize(
@@ -59,12 +58,11 @@ def test_a_note_lists_what_is_offered_in_this_boot(tmp_path: Path) -> None:
 )
 def test_a_note_that_cannot_be_understood_stands_for_every_device(tmp_path: Path, content: str) -> None:
     found = read_published(paper_host(tmp_path, {PUBLISHED: content}), BOOT)
-    assert found.obstacle(CARD) is not None
-    assert found.obstacle("0000:99:00.0") is not None
+    assert found.doubt is not None
 
 
 def test_a_note_that_cannot_be_read_stands_for_every_device(tmp_path: Path) -> None:
-    assert read_published(paper_host(tmp_path, {f"{PUBLISHED}/": ""}), BOOT).obstacle(CARD) is not None
+    assert read_published(paper_host(tmp_path, {f"{PUBLISHED}/": ""}), BOOT).doubt is not None
 
 
 def test_events_of_devices_and_drivers_count_and_those_of_pods_links_do_not() -> None:

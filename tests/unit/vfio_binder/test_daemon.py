@@ -17,13 +17,15 @@ from typing import Any
 import pytest
 
 from crds.models.node_state import NodeStateStatus
+from node_host.handover.entry import entry_digest
+from node_host.handover.publisher_half import PublisherHalf
 from runtime.process import Process
 from runtime.resources import LEASES, NODES, NPU_NODE_STATES
 from runtime.settings import Address, Settings
 from simulated_node.description_files import parse_device
 from simulated_node.kernel import SimulatedKernel
 from simulated_node.server import SimulatedKernelServer
-from tests.builders.binder import NODE_UID, NPU, TWIN, condition_of, host, npu, order
+from tests.builders.binder import NODE_UID, NPU, TWIN, condition_of, host, npu, order, spec
 from tests.builders.fake_api import FakeApi
 from tests.builders.waiting import until
 from vfio_binder import service
@@ -303,3 +305,20 @@ def _inventory(cluster: Cluster) -> dict[str, str | None]:
 
 def _late() -> Any:
     return parse_device(npu("0000:2c:00.0", 31))
+
+
+async def test_a_token_is_acted_on_when_it_comes_and_so_is_a_device_that_its_user_lets_go(
+    kernel: SimulatedKernel,
+) -> None:
+    publisher = PublisherHalf(kernel.host())
+    publisher.write_published({NPU}, kernel.boot_id)
+    kernel.open_device("/dev/rbln1", pid=77, comm="python3")
+    async with FakeApi() as server:
+        cluster = Cluster(server)
+        cluster.create(order(), order(TWIN))
+        async with daemon(kernel, server, resync=3600):
+            await until(lambda: cluster.says(NPU, "Blocked", "Published") and cluster.says(TWIN, "Blocked", "InUse"))
+            publisher.offer(NPU, kernel.boot_id, entry_digest(spec(order()).devices[0]))
+            await until(lambda: cluster.says(NPU, "Ready", "Bound"))
+            kernel.close_device("/dev/rbln1", pid=77)
+            await until(lambda: cluster.says(TWIN, "Ready", "Bound"))

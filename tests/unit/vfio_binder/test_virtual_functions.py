@@ -7,6 +7,7 @@ import pytest
 
 from node_host.acting.journal import JOURNAL, Journal
 from node_host.acting.locks import Locks
+from node_host.handover.tokens import WAITS
 from node_host.pci.device import DEVICES
 from tests.builders.binder import Bench, condition_of, host, npu, order, report_of, verdict
 from tests.builders.fault_scenes import SRIOV_CARD, functions_of, sriov_card
@@ -375,7 +376,7 @@ async def test_a_function_that_is_offered_to_pods_keeps_the_number(make: Make) -
     bench.order(functions_of(2, intent="Release"))
     done = await bench.run()
     assert verdict(done, CARD) == ("Blocked", "Published")
-    assert report_of(done, CARD).message == f"{SECOND}: it is offered to pods"
+    assert report_of(done, CARD).message == f"{SECOND}, which goes along: {WAITS}"
     assert bench.writes == []
 
 
