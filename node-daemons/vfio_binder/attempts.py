@@ -15,7 +15,7 @@ BASE_SECONDS: Final = 5.0
 CAP_SECONDS: Final = 300.0
 # These pass by themselves as a rule, and soon.
 _SHORT_CAP_SECONDS: Final = 15.0
-_SHORT: Final = frozenset({Reason.GROUP_LOCKED, Reason.CHANGED})
+_SHORT: Final = frozenset({Reason.GROUP_LOCKED, Reason.CHANGED, Reason.PUBLISHED})
 _REMEMBERED: Final = frozenset(
     {
         Reason.BIND_FAILED,
@@ -30,6 +30,7 @@ _REMEMBERED: Final = frozenset(
         Reason.JOURNAL_UNREADABLE,
         Reason.DEVICE_UNREADABLE,
         Reason.CHANGED,
+        Reason.PUBLISHED,
     }
 )
 

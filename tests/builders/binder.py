@@ -12,6 +12,7 @@ from crds.models.node_state import Bindings, BoundDevice, Inventory, NodeStateSp
 from node_host.acting.bounded_write import BoundedWriter
 from node_host.acting.journal import JOURNAL, Journal, JournalState
 from node_host.bounded_call import BoundedCalls
+from node_host.handover.binder_half import BinderHalf
 from node_host.host import Host
 from node_host.pci.device import DEVICES
 from simulated_node.description import HostDescription
@@ -163,7 +164,12 @@ class Bench:
         self.kernel.close()
 
     def restart(
-        self, *, writer: BoundedWriter | None = None, host: Host | None = None, journal: Journal | None = None
+        self,
+        *,
+        writer: BoundedWriter | None = None,
+        host: Host | None = None,
+        journal: Journal | None = None,
+        tokens: BinderHalf | None = None,
     ) -> None:
         self.host = host or self.host
         self.writer = writer or BoundedWriter(
@@ -181,6 +187,7 @@ class Bench:
             calls=self._calls or BoundedCalls(deadline_seconds=self._read_deadline),
             clock=self.clock,
             jitter=lambda: 1.0,
+            tokens=tokens,
         )
 
     def order(self, *entries: dict[str, Any], node_uid: str = NODE_UID) -> None:

@@ -15,13 +15,16 @@ from typing import Any
 
 from crds.models.node_state import DeviceState
 from node_host.acting.journal import JOURNAL
+from node_host.handover.binder_half import BinderHalf
+from node_host.handover.entry import entry_digest
+from node_host.handover.publisher_half import PublisherHalf
 from node_host.host import Host
 from node_host.pci.device import DEVICES
 from node_host.pci.vfio_drivers import is_vfio_driver
 from simulated_node.kernel import SimulatedKernel
-from tests.builders.binder import NPU, Bench, audio, graphics, host, npu, order
+from tests.builders.binder import NPU, Bench, audio, graphics, host, npu, order, spec
 from tests.builders.inline import InlineCalls, InlineWriter
-from tests.builders.strikes import Crash, Kind, Step, Strike, Struck, StruckHost, StruckJournal
+from tests.builders.strikes import Crash, Kind, Step, Strike, Struck, StruckHost, StruckJournal, StruckTokens
 from vfio_binder.binder import Pass
 
 CARD, AUDIO = "0000:25:00.0", "0000:25:00.1"
@@ -55,7 +58,8 @@ class Scene:
     """A move. ``first`` is ordered and done beforehand, ``then`` is what strikes fall on.
 
     ``ends`` says for each device that moves on which driver it is when all is well; None: no driver. ``functions`` is
-    how many virtual functions, each on a VFIO driver, the network card has then.
+    how many virtual functions, each on a VFIO driver, the network card has then. ``published`` are devices that pods
+    may have, and that are handed over for ``then``.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Scene:
     settle: Callable[[SimulatedKernel], None] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     functions: int | None = None
+    published: tuple[str, ...] = ()
 
 
 def _not_offered(kernel: SimulatedKernel) -> None:
@@ -128,37 +133,37 @@ SCENES = (
 )
 
 
-_IGB = {SRIOV_CARD: "igb"}
+IGB = {SRIOV_CARD: "igb"}
 # The bystander is bound first, so what loads the module is not a step of the card.
-_LOADED = {"modules": [{"name": "vfio_pci", "state": "Loaded"}]}
+LOADED = {"modules": [{"name": "vfio_pci", "state": "Loaded"}]}
 FUNCTION_SCENES = (
-    Scene("functions are made", (sriov_card(),), (functions_of(2),), _IGB, more=_LOADED, functions=2),
+    Scene("functions are made", (sriov_card(),), (functions_of(2),), IGB, more=LOADED, functions=2),
     Scene(
         "functions are made where none are offered to drivers",
         (sriov_card(),),
         (functions_of(1),),
-        _IGB,
+        IGB,
         settle=_not_offered,
-        more=_LOADED,
+        more=LOADED,
         functions=1,
     ),
-    Scene("fewer functions", (sriov_card(),), (functions_of(1),), _IGB, (functions_of(2),), more=_LOADED, functions=1),
+    Scene("fewer functions", (sriov_card(),), (functions_of(1),), IGB, (functions_of(2),), more=LOADED, functions=1),
     Scene(
         "functions go",
         (sriov_card(),),
         (functions_of(2, intent="Release"),),
-        _IGB,
+        IGB,
         (functions_of(2),),
-        more=_LOADED,
+        more=LOADED,
         functions=0,
     ),
     Scene(
         "functions go for containers",
         (sriov_card(),),
         (functions_of(None, mode="Container"),),
-        _IGB,
+        IGB,
         (functions_of(1),),
-        more=_LOADED,
+        more=LOADED,
         functions=0,
     ),
     Scene(
@@ -167,25 +172,25 @@ FUNCTION_SCENES = (
         (functions_of(None),),
         {SRIOV_CARD: "vfio-pci"},
         (functions_of(1),),
-        more=_LOADED,
+        more=LOADED,
         functions=0,
     ),
     Scene(
         "the card goes for its functions",
         (sriov_card(),),
         (functions_of(1),),
-        _IGB,
+        IGB,
         (functions_of(None),),
-        more=_LOADED,
+        more=LOADED,
         functions=1,
     ),
     Scene(
         "functions of others are adopted",
         (sriov_card(),),
         (functions_of(2),),
-        _IGB,
+        IGB,
         settle=_has_two_already,
-        more=_LOADED,
+        more=LOADED,
         functions=2,
     ),
 )
@@ -199,6 +204,7 @@ class Stage:
         self.root = Path(tempfile.mkdtemp(prefix="strikes-", dir=_fast_directory()))
         machine = host(*scene.devices, npu(BYSTANDER, 40), npu(STRANGER, 41), **scene.more)
         self.bench = Bench(self.root / "host", machine, calls=InlineCalls())
+        self.publisher = PublisherHalf(self.bench.kernel.host())
         self.moving = tuple(scene.ends)
         if scene.settle is not None:
             scene.settle(self.bench.kernel)
@@ -216,6 +222,15 @@ class Stage:
             await self.bench.run()
         self.bench.mark()
         self.bench.order(*self.scene.then, order(BYSTANDER))
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """What the publisher does when nobody has the devices, and keeps from anybody who would."""
+        boot_id = self.bench.kernel.boot_id
+        self.publisher.write_published(self.scene.published, boot_id)
+        digests = {entry["address"]: entry_digest(spec(entry).devices[0]) for entry in self.scene.then}
+        for address in self.scene.published:
+            self.publisher.offer(address, boot_id, digests.get(address, next(iter(digests.values()))))
 
     def restart(self, strikes: Mapping[int, Strike], port_of: Callable[[Struck], Host] = StruckHost) -> Struck:
         """A new binder, struck at these steps; ``port_of`` says what is a step."""
@@ -223,7 +238,8 @@ class Stage:
         struck = Struck(kernel, lambda step: self._concerns(step, struck.steps), strikes)
         port = port_of(struck)
         journal = StruckJournal(kernel.host().local(JOURNAL), struck)
-        self.bench.restart(writer=InlineWriter(port), host=port, journal=journal)
+        tokens = BinderHalf(StruckTokens(port, struck))
+        self.bench.restart(writer=InlineWriter(port), host=port, journal=journal, tokens=tokens)
         return struck
 
     def _concerns(self, step: Step, taken: list[Step]) -> bool:
@@ -358,6 +374,10 @@ class Stage:
         ]
         for entry in releases:
             entry.pop("passthrough", None)
+        for address in self.scene.published:
+            taken = self.publisher.tokens(address).taken
+            assert address in taken or not bench.touched() & set(self.moving), f"{address} was changed without a token"
+        self.publisher.write_published([], bench.kernel.boot_id)
         bench.order(*releases, order(BYSTANDER, intent="Release"))
         await bench.run()
         bench.order()

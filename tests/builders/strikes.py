@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from node_host.acting.journal import Journal, JournalEntry, JournalError
+from node_host.handover.token_files import TokenFiles
+from node_host.host import Host
 from node_host.host.protocol import Names
 from simulated_node.in_process import InProcessHost
 
@@ -40,6 +42,7 @@ class Kind(StrEnum):
     NUMBER = "numvfs"
     AUTOPROBE = "autoprobe"
     JOURNAL = "journal"
+    TOKEN = "token"
     READ = "read"
 
 
@@ -155,6 +158,22 @@ class StruckReads(StruckHost):
         answers: list[R] = []
         self._struck.take(Step(Kind.READ, path), lambda: answers.append(read(path)))
         return answers[0]
+
+
+class StruckTokens(TokenFiles):
+    """Token files whose renames are struck: a step of its own each."""
+
+    def __init__(self, host: Host, struck: Struck) -> None:
+        super().__init__(host)
+        self._struck = struck
+
+    def rename(self, name: str, new_name: str) -> bool:
+        answers: list[bool] = []
+        self._struck.take(
+            Step(Kind.TOKEN, f"{name} to {new_name}"),
+            lambda: answers.append(super(StruckTokens, self).rename(name, new_name)),
+        )
+        return answers[0] if answers else True
 
 
 class StruckJournal(Journal):

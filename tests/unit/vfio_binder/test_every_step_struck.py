@@ -12,6 +12,7 @@ import pytest
 
 from simulated_node.kernel import SimulatedKernel
 from tests.builders.fault_scenes import FUNCTION_SCENES, SCENES, Scene, Stage
+from tests.builders.handed_over_scenes import HANDED_OVER
 from tests.builders.strikes import Kind, Step, Strike
 
 # Of drivers/base/bus.c, drivers/pci/pci-driver.c, kernel/module and what security modules and a dying bus add.
@@ -24,6 +25,8 @@ ERRNOS: Mapping[Kind, tuple[int, ...]] = {
     Kind.NUMBER: (errno.EINVAL, errno.ERANGE, errno.ENOENT, errno.EBUSY, errno.ENOMEM, errno.ENODEV, errno.EIO),
     Kind.AUTOPROBE: (errno.EINVAL, errno.ENODEV, errno.EPERM),
     Kind.JOURNAL: (errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT),
+    # rename(2), of a tmpfs whose memory is used up, or that somebody has mounted otherwise.
+    Kind.TOKEN: (errno.ENOENT, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.EISDIR, errno.EIO, errno.EXDEV),
 }
 FLOORS = {
     "a bind with a companion": 150,
@@ -31,8 +34,10 @@ FLOORS = {
     "a release that leaves the device": 12,
     "functions are made": 150,
     "functions of others are adopted": 130,
+    "a bind with a companion of pods": 190,
+    "functions of pods go": 50,
 }
-ALL = (*SCENES, *FUNCTION_SCENES)
+ALL = (*SCENES, *FUNCTION_SCENES, *HANDED_OVER)
 
 
 def refusals(step: Step) -> Iterator[Strike]:

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from node_host.acting.journal import JOURNAL, Journal
+from node_host.handover.entry import entry_digest
+from node_host.handover.publisher_half import PublisherHalf
+from node_host.host import open_host
 from node_host.pci.device import DEVICES, DRIVERS, DRIVERS_PROBE
-from tests.builders.binder import audio, graphics, host, order
+from tests.builders.binder import audio, graphics, host, order, spec
 from tests.builders.binder_process import Machine
 
 CARD, AUDIO = "0000:25:00.0", "0000:25:00.1"
@@ -100,3 +103,21 @@ def test_killed_in_any_write_of_a_return_the_next_process_finishes(machine: Mach
     killed_at(machine, RELEASE, *RETURN_WRITES[number])
     goes_on(machine, RELEASE, NATIVE)
     assert Journal(machine.root / JOURNAL[1:]).load(set_aside=False).entries == {}
+
+
+def test_killed_with_a_token_in_its_hands_the_next_process_finds_it_again(machine: Machine) -> None:
+    machine.binder("--once", entries=[RELEASE])
+    host = open_host(machine.root)
+    publisher, boot_id = PublisherHalf(host), machine.control.boot_id
+    publisher.write_published(NATIVE, boot_id)
+    digest = entry_digest(spec(BIND).devices[0])
+    for address in NATIVE:
+        publisher.offer(address, boot_id, digest)
+    killed_at(machine, BIND, *BIND_WRITES[0])
+    for address in NATIVE:
+        assert not publisher.withdraw(address)
+        assert publisher.prepare_refused(address) is not None
+    goes_on(machine, BIND, dict.fromkeys(NATIVE, "vfio-pci"))
+    for address in NATIVE:
+        publisher.finish(address, locks=["group-24"])
+    publisher.write_published([], boot_id)
