@@ -6,8 +6,9 @@ server takes.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -91,10 +92,13 @@ class Model(BaseModel):
 
     def field(self, yaml_name: str) -> Any:
         """The value of the field with this YAML name. Raises KeyError when the model has none."""
-        for attribute, info in type(self).model_fields.items():
-            if info.alias == yaml_name:
-                return getattr(self, attribute)
-        raise KeyError(yaml_name)
+        return getattr(self, _attributes(type(self))[yaml_name])
+
+
+@cache
+def _attributes(model: type[Model]) -> Mapping[str, str]:
+    """The model's attributes by their YAML names."""
+    return {info.alias: attribute for attribute, info in model.model_fields.items() if info.alias is not None}
 
 
 class ObjectMeta(Model):
