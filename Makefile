@@ -11,7 +11,7 @@ BIN := .venv/bin
 VENV := .venv/.installed-$(shell sha256sum pyproject.toml | cut -c1-12)
 PYTEST := $(BIN)/python -m pytest -p tests.allowed_skips
 
-.PHONY: help venv demo test lint format test-unit test-kernel test-cluster binaries generate clean
+.PHONY: help venv demo test lint format test-unit test-kernel test-cluster bench-fleet binaries generate clean
 
 help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ test-kernel: $(VENV) ## A real Linux guest (QEMU): the host contract and the bin
 
 test-cluster: $(VENV) binaries ## Real etcd, API server, controller-manager and scheduler; our real processes.
 	$(PYTEST) tests/cluster $(PYTEST_ARGS)
+
+bench-fleet: $(VENV) binaries ## The controller with 1,000 and 5,000 nodes, beside a bare loop; BENCH_ARGS="--nodes 200".
+	@$(BIN)/python -m tests.bench.fleet $(BENCH_ARGS)
 
 binaries: $(VENV) ## Build (once) the control plane that demo and tests run.
 	@$(BIN)/npufleet cluster build

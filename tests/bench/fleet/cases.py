@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
 from collections import Counter
@@ -44,6 +45,7 @@ class Figures:
     reconciles: int
     cpu_seconds: float
     daemons_cpu_seconds: float
+    server_cpu_seconds: float
     rss_mb: float
     peak_mb: float
 
@@ -60,6 +62,7 @@ class _Reading:
     waiting: int
     controller: ProcessFigures
     daemons_cpu_seconds: float
+    server_cpu_seconds: float
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class Cases:
     timeout_seconds: float
     results: dict[str, Figures] = field(default_factory=dict)
     floor: Floor | None = None
+    floor_server_cpu_seconds: float = 0.0
 
     async def run(self) -> None:
         stage, say = self.stage, self.stage.progress.say
@@ -83,6 +87,7 @@ class Cases:
                 await run.case("one node", run.exception_ready, exception_policy(node_name(0), "Container"))
                 await self._delete(EXCEPTION)
                 await run.case("one node given back", run.ready)
+                await run.case("limits alone", run.ready, fleet_policy("Passthrough", "10%"))
                 await run.case("all nodes, 10 % at a time", run.ready, fleet_policy("Container", "10%"))
                 controller.stop()
             with running(Controller(stage, 2)) as controller:
@@ -92,9 +97,12 @@ class Cases:
                 controller.stop()
         finally:
             daemons.stop()
+        server = stage.server_cpu_seconds()
         self.floor = await measure_floor(
             stage.controller_kubeconfig, stage.plane.admin_kubeconfig, writers=FLOOR_WRITERS, say=say
         )
+        self.floor_server_cpu_seconds = stage.server_cpu_seconds() - server
+        say(f"  {self.floor}, CPU of the API server and etcd {self.floor_server_cpu_seconds:.1f} s")
 
     async def _delete(self, policy: str) -> None:
         await self.stage.api.delete(NPU_NODE_POLICIES, policy)
@@ -110,6 +118,15 @@ class Cases:
         yield Result(BENCH, f"{case}: time", changed.seconds, "s", FLOOR, self.floor.controller)
         yield Result(BENCH, f"{case}: time", changed.seconds, "s", FLOOR_WITH_REPORTS, self.floor.everything)
         yield Result(BENCH, f"{case}: CPU of the controller", changed.cpu_seconds, "s", FLOOR, self.floor.cpu_seconds)
+        server = changed.server_cpu_seconds
+        yield Result(
+            BENCH,
+            f"{case}: CPU of the API server and etcd",
+            server,
+            "s",
+            FLOOR_WITH_REPORTS,
+            self.floor_server_cpu_seconds,
+        )
         limited = changed.writes / DEFAULT_WRITES_PER_SECOND
         yield Result(
             BENCH, f"{case}: time of its writes at {DEFAULT_WRITES_PER_SECOND} a second, the default", limited, "s"
@@ -126,6 +143,7 @@ def _lines(case: str, found: Figures, nodes: int) -> Iterator[Result]:
     yield Result(BENCH, f"{case}: reconciles", found.reconciles, "reconciles")
     yield Result(BENCH, f"{case}: CPU of the controller", found.cpu_seconds, "s")
     yield Result(BENCH, f"{case}: CPU of the played daemons", found.daemons_cpu_seconds, "s")
+    yield Result(BENCH, f"{case}: CPU of the API server and etcd", found.server_cpu_seconds, "s")
     yield Result(BENCH, f"{case}: RSS of the controller", found.rss_mb, "MB")
     yield Result(BENCH, f"{case}: peak RSS of the controller", found.peak_mb, "MB")
 
@@ -164,6 +182,7 @@ class _Run:
             await self._quiet()
         found = _difference(before, self._read(), seconds)
         stage.progress.say(f"  {found}")
+        stage.progress.say(f"  load {os.getloadavg()[0]:.1f}, writes so far {dict(self._read().writes)}")
         self.cases.results[name] = found
 
     # When a case is done.
@@ -209,7 +228,8 @@ class _Run:
 
     def _before_start(self) -> _Reading:
         told, used = self.daemons.told(), figures_of(self.daemons.pid).cpu_seconds
-        return _Reading(Counter(), 0, told["generations"], told["waiting"], ProcessFigures(0.0, 0.0, 0.0), used)
+        server = self.cases.stage.server_cpu_seconds()
+        return _Reading(Counter(), 0, told["generations"], told["waiting"], ProcessFigures(0.0, 0.0, 0.0), used, server)
 
     def _read(self) -> _Reading:
         numbers, told = self.controller.numbers(), self.daemons.told()
@@ -220,6 +240,7 @@ class _Run:
             waiting=told["waiting"],
             controller=figures_of(self.controller.pid),
             daemons_cpu_seconds=figures_of(self.daemons.pid).cpu_seconds,
+            server_cpu_seconds=self.cases.stage.server_cpu_seconds(),
         )
 
 
@@ -238,6 +259,7 @@ def _difference(before: _Reading, after: _Reading, seconds: float) -> Figures:
         reconciles=after.reconciles - before.reconciles,
         cpu_seconds=after.controller.cpu_seconds - before.controller.cpu_seconds,
         daemons_cpu_seconds=after.daemons_cpu_seconds - before.daemons_cpu_seconds,
+        server_cpu_seconds=after.server_cpu_seconds - before.server_cpu_seconds,
         rss_mb=after.controller.rss_mb,
         peak_mb=after.controller.peak_mb,
     )

@@ -132,12 +132,9 @@ def _wanted(state: Object) -> Iterator[tuple[str, bool]]:
 
 
 async def _main(options: argparse.Namespace) -> None:
+    component, limit = BINDER, _NO_LIMIT
     connection = Api.connect(
-        kubeconfig=options.kubeconfig,
-        component=BINDER,
-        writes_per_second=_NO_LIMIT,
-        burst=_NO_LIMIT,
-        timeout_seconds=60,
+        kubeconfig=options.kubeconfig, component=component, writes_per_second=limit, burst=limit, timeout_seconds=60
     )
     async with connection as api:
         await Daemons(api, devices=options.devices, bind_seconds=options.bind_seconds).run(options.told)

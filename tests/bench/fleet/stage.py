@@ -21,12 +21,14 @@ from typing import Any, Protocol
 
 from cli.cluster.access.identities import service_account_kubeconfig
 from cli.cluster.kubectl import find_kubectl
-from cli.cluster.run.control_plane import ControlPlane
-from cli.cluster.run.processes import spawn
+from cli.cluster.run.control_plane import API_SERVER, ETCD, ControlPlane
+from cli.cluster.run.layout import Layout
+from cli.cluster.run.processes import read_record, spawn
 from cli.progress import Progress
 from runtime.api import Api
 from runtime.resources import LEASES, NODES
 from tests.bench.fleet.machines import lease, node, node_name
+from tests.bench.process_figures import figures_of
 from tests.builders.node_policy_cluster import ControllerProcess
 
 ROOT = Path(__file__).parents[3]
@@ -59,12 +61,18 @@ class Stage:
     controller_kubeconfig: Path
     progress: Progress
 
+    def server_cpu_seconds(self) -> float:
+        """Processor time of the API server and its etcd so far."""
+        layout = Layout(self.plane.directory)
+        records = [read_record(layout.record(name)) for name in (ETCD, API_SERVER)]
+        return sum(figures_of(record.pid).cpu_seconds for record in records if record is not None)
+
 
 @asynccontextmanager
 async def stage(directory: Path, *, nodes: int, devices: int, progress: Progress) -> AsyncIterator[Stage]:
     """Set everything up in `directory`; all processes have ended when the block is left."""
     with ControlPlane.start(directory / "plane", components=(), progress=progress) as plane:
-        await _install(plane)
+        await asyncio.to_thread(_install, plane)
         kubeconfig = service_account_kubeconfig(
             plane, "npufleet-system", "npufleet-node-policy", directory / "controller.kubeconfig"
         )
@@ -81,7 +89,7 @@ async def stage(directory: Path, *, nodes: int, devices: int, progress: Progress
             yield Stage(plane, directory, nodes, devices, api, kubeconfig, progress)
 
 
-async def _install(plane: ControlPlane) -> None:
+def _install(plane: ControlPlane) -> None:
     """The API, identities and admission policies of kustomize/base; kinds are served a moment after they are stored."""
     command = [str(find_kubectl()), f"--kubeconfig={plane.admin_kubeconfig}"]
     for arguments in (
