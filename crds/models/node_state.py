@@ -85,10 +85,25 @@ class DesiredDevice(Model):
     decided_by: Annotated[DecidedBy, Field(description="The rule that decided.")]
 
 
+class Removal(StrEnum):
+    """What is known of a policy's removal."""
+
+    CONFIRMED = "Confirmed"
+
+
 class PolicyRollout(Rollout):
     """The limits of a deciding policy, kept here so that a deleted policy is still rolled back within them."""
 
     policy: Annotated[ObjectName, Field(description="The NPUNodePolicy.")]
+    removal: Annotated[
+        Removal | None,
+        Field(
+            description=(
+                "`Confirmed`: the policy is gone, and somebody confirmed that this is meant although many are; its "
+                "devices are given back. Absent otherwise."
+            )
+        ),
+    ] = None
 
 
 class NodeStateSpec(Model):
@@ -297,6 +312,31 @@ class Admission(StrEnum):
     ABORTED = "Aborted"
 
 
+class NodeDrain(Model):
+    """The drain under way, or the last one while what it was for is still to be done."""
+
+    policy: Annotated[ObjectName, Field(description="The policy to which the drain is laid.")]
+    target: Annotated[
+        str,
+        Field(
+            max_length=64,
+            pattern=r"^[0-9a-f]*$",
+            description="Hash of what the devices are to become; another target does not wait for the next attempt.",
+        ),
+    ]
+    aborts: Annotated[
+        Counter | None, Field(description="How often in a row it was given up; absent when it never was.")
+    ] = None
+    unseen: Annotated[
+        tuple[PCIAddress, ...],
+        Field(
+            max_length=MAX_DEVICES,
+            description="Devices that could not change when it was given up, although nobody was seen to use them.",
+            json_schema_extra=ATOMIC_LIST,
+        ),
+    ] = ()
+
+
 class NodeRollout(Model):
     """Where the node stands in the rollouts; written by the node-policy controller."""
 
@@ -308,6 +348,10 @@ class NodeRollout(Model):
         ObjectNameOrEmpty,
         Field(description="The policy for which the node was cordoned; empty when it was not."),
     ] = ""
+    drain: Annotated[
+        NodeDrain | None,
+        Field(description="The drain under way or given up; absent when there is none, or it has done its work."),
+    ] = None
     conditions: Conditions = ()
 
 

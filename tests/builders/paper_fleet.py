@@ -15,6 +15,7 @@ from tests.builders import objects
 from tests.builders.paper_binder import Card, address, report_on
 
 Object = dict[str, Any]
+USERS = ("InUse", "CompanionInUse", "Published", "HandOver")
 START = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
@@ -150,17 +151,32 @@ class PaperFleet:
         return {c["type"]: (c["status"], c["reason"]) for c in found}
 
     def moving(self, policy: str) -> set[str]:
-        """Nodes on which an order of the policy is not carried out, by the daemons' answers to the present orders."""
+        """Nodes on which an order of the policy is not carried out, by the daemons' answers to the present orders.
+
+        Blocked is calm, unless it is for a user: such an order may go on at any moment. Held is calm. A node that is
+        drained or cordoned for the policy is away.
+        """
         found = set()
         for name, state in self.states.items():
+            if self._emptied_for(name) == policy:
+                found.add(name)
             bindings = state.get("status", {}).get("bindings", {})
             current = bindings.get("observedGeneration") == state["metadata"]["generation"]
-            said = {d["address"]: d["state"] for d in bindings.get("devices", [])} if current else {}
+            said = {d["address"]: d for d in bindings.get("devices", [])} if current else {}
             for entry in state["spec"].get("devices", []):
-                calm = said.get(entry["address"]) in ("Ready", "Released", "Blocked")
-                if entry["decidedBy"]["policy"] == policy and not calm:
+                answer = said.get(entry["address"], {"state": "", "reason": ""})
+                waits = answer["state"] == "Blocked" and answer["reason"] in USERS
+                calm = answer["state"] in ("Ready", "Released", "Blocked") and not waits
+                if entry["decidedBy"]["policy"] == policy and entry["intent"] != "Hold" and not calm:
                     found.add(name)
         return found
+
+    def _emptied_for(self, name: str) -> str:
+        """The policy for which the node is cordoned or drained, "" when it is not."""
+        rollout = self.states[name].get("status", {}).get("rollout", {})
+        drained = rollout.get("drain", {}).get("policy", "") if rollout.get("admitted") == "Draining" else ""
+        marks = self.nodes[name]["metadata"].get("annotations", {}) if name in self.nodes else {}
+        return str(marks.get("npufleet.io/cordoned-by") or drained)
 
 
 def fleet_of(nodes: int = 1, cards: int = 1, **labels: str) -> PaperFleet:

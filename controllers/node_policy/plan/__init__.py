@@ -3,7 +3,8 @@
 `plan(world, now)` is the way in; `read_policy`, `read_node` and `read_state` make its records from API objects.
 """
 
-from controllers.node_policy.plan.planner import Cache, Plan, SpecChange, plan
+from controllers.node_policy.plan.judgements import Cache
+from controllers.node_policy.plan.planner import Plan, SpecChange, plan
 from controllers.node_policy.plan.read import read_node, read_policy, read_state
 from controllers.node_policy.plan.view import NodeView, PolicyView, StateView, World
 

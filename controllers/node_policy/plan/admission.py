@@ -14,13 +14,15 @@ from crds.models.int_or_percent import scaled
 class Candidate:
     """A node with changes that disrupt: `charged` are the policies whose limits they need.
 
-    `refused`: the API server would not take its last orders.
+    `refused`: the API server would not take its last orders. `aborts`: how often in a row a drain for these changes was
+    given up.
     """
 
     node: str
     zone: str
     charged: frozenset[str]
     refused: bool = False
+    aborts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +41,16 @@ class Admissions:
     waiting: Mapping[str, tuple[str, ...]]
 
 
-def budget_for(max_unavailable: int | str, nodes: int, unavailable: Iterable[str]) -> Budget:
-    """The budget of a policy that concerns `nodes` nodes."""
-    return Budget(scaled(max_unavailable, nodes), frozenset(unavailable))
+def budget_for(max_unavailable: Iterable[int | str], nodes: int, unavailable: Iterable[str]) -> Budget:
+    """The budget of a policy that concerns `nodes` nodes: the narrowest of these limits."""
+    return Budget(min(scaled(limit, nodes) for limit in max_unavailable), frozenset(unavailable))
 
 
 def admit(candidates: Iterable[Candidate], budgets: Mapping[str, Budget]) -> Admissions:
     """Admit as many candidates as fit: those already disrupted first, then by zone, then by name.
 
-    One whose orders were refused comes after all others, so that it does not keep them waiting for ever.
+    One whose orders were refused comes after all others, so that it does not keep them waiting for ever; before it
+    those whose drain was given up, the least often first.
     A node that is unavailable for a policy already costs that policy nothing more. Zone by zone, so that at most one
     zone is touched while the limits allow it.
     """
@@ -55,9 +58,9 @@ def admit(candidates: Iterable[Candidate], budgets: Mapping[str, Budget]) -> Adm
     admitted: set[str] = set()
     waiting: dict[str, tuple[str, ...]] = {}
 
-    def rank(candidate: Candidate) -> tuple[bool, bool, str, str]:
+    def rank(candidate: Candidate) -> tuple[bool, int, bool, str, str]:
         disrupted = any(candidate.node in budgets[name].unavailable for name in candidate.charged)
-        return (candidate.refused, not disrupted, candidate.zone, candidate.node)
+        return (candidate.refused, candidate.aborts, not disrupted, candidate.zone, candidate.node)
 
     for candidate in sorted(candidates, key=rank):
         full = tuple(

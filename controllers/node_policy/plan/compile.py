@@ -11,6 +11,7 @@ from typing import Final
 from controllers.node_policy.plan.decide import Decision, Decisions, Remark, decide
 from controllers.node_policy.plan.match import may_match
 from controllers.node_policy.plan.orders import (
+    ORPHANS,
     Identity,
     Order,
     Orders,
@@ -34,11 +35,8 @@ from crds.models.modes import Mode, OnRelease, Passthrough
 from crds.models.node_policy import DEFAULT_DRIVER_NAME
 from crds.models.node_state import MAX_DEVICES, Intent
 
-# Whom an order names that gives back a device which npufleet has changed and which no order names: not a policy's
-# name that anybody would choose. It has limits of its own, the effective ones of a policy that says nothing.
-ORPHANS: Final = "orphaned.npufleet.io"
 ORPHANED: Final = "Orphaned"
-_MAX_LIMITS: Final = 64
+MAX_LIMITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +52,6 @@ class Compiled:
     orphans: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """From the orders in force to the target.
-
-    `steady` is as far as one can go without disrupting anything. `charged` are the policies that decide or decided a
-    device whose change disrupts: each must have room in its limits.
-    """
-
-    steady: Orders
-    charged: frozenset[str]
-    disrupted: tuple[str, ...]
-
-
 def compile_node(
     node: NodeView,
     state: StateView,
@@ -76,25 +61,29 @@ def compile_node(
     *,
     released: frozenset[str],
     settling: bool,
+    confirmed: frozenset[str],
+    problem: str = "",
 ) -> Compiled:
     """Compile the target for a node; `policies` by precedence, `held` the missing ones whose orders are kept.
 
     `released`: addresses of orphans that are given back. `settling`: the Node was created anew a short time ago, its
-    labels may be on their way; what no policy decides now is held.
+    labels may be on their way; what no policy decides now is held. `confirmed`: who is missing, and meant to be.
+    `problem`: why nothing can be said of this node whatever its inventory says, "" when something can.
     """
     present = state.orders.by_address()
-    problem = inventory_problem(node, state)
+    problem = problem or inventory_problem(node, state)
     inventory = state.inventory
     bindings = _current_bindings(node, state)
+    by_name = {policy.name: policy for policy in policies}
     if problem or inventory is None:
-        return Compiled(problem, state.orders, Decisions(), _orphans(bindings, present))
+        as_they_are = _with_removals(state.orders, by_name, confirmed)
+        return Compiled(problem, as_they_are, Decisions(), _orphans(bindings, present))
     devices = [_with_known_serial(device, present) for device in inventory.devices]
     decisions = decide(node, devices, policies, held, present, bindings)
     target = dict(decisions.frozen)
     for address, decision in decisions.decided.items():
         if decision.shape.mode is not Mode.UNMANAGED:
             target[address] = _order(decision)
-    by_name = {policy.name: policy for policy in policies}
     here = {device.address for device in inventory.devices}
     for address, order in present.items():
         if address in target:
@@ -114,7 +103,10 @@ def compile_node(
         ):
             del target[address]
     kept_orders = _within_bounds(target.values(), present, decisions)
-    limits = _limits(kept_orders, by_name, state.orders.limits)
+    named = {order.policy for order in kept_orders}
+    if ORPHANS in confirmed and orphans & released:
+        named.add(ORPHANS)  # remembered also while their releases have to wait
+    limits = _limits(named, by_name, state.orders.limits, confirmed)
     return Compiled("", orders_of(kept_orders, limits), decisions, orphans)
 
 
@@ -126,46 +118,6 @@ def _given_up(address: str, target: Mapping[str, Order], decisions: Decisions) -
 def _confirmed(order: Order, node: NodeView, state: StateView, silent: frozenset[str]) -> bool:
     """The host has given the device back, by these orders and in this boot."""
     return verdict_on(order, node, state, silent).done
-
-
-def changes_between(present: Orders, target: Orders) -> Changes:
-    """What of the way from `present` to `target` disrupts, and for whom."""
-    before, after = present.by_address(), target.by_address()
-    steady: dict[str, Order] = {}
-    charged: set[str] = set()
-    disrupted: list[str] = []
-    for address in sorted(before.keys() | after.keys(), key=address_key):
-        old, new = before.get(address), after.get(address)
-        if disrupts(old, new):
-            disrupted.append(address)
-            charged.update(order.policy for order in (old, new) if order is not None)
-            if old is not None:
-                steady[address] = old
-        elif new is not None:
-            steady[address] = new
-    if not disrupted:
-        return Changes(target, frozenset(), ())
-    known = {limits.policy: limits for limits in (*present.limits, *target.limits)}
-    wanted = {order.policy for order in steady.values()}
-    limits = [known[name] for name in sorted(wanted & known.keys())][:_MAX_LIMITS]
-    return Changes(orders_of(steady.values(), limits), frozenset(charged), tuple(disrupted))
-
-
-def disrupts(old: Order | None, new: Order | None) -> bool:
-    """Whether a device may be moved by the step from one order to the next."""
-    if old is None:
-        return new is not None and new.intent is not Intent.HOLD
-    if new is None:
-        return old.intent is not Intent.RELEASE
-    if new.intent is Intent.RELEASE or old.intent is Intent.RELEASE:
-        return new.intent is not old.intent and new.intent is not Intent.HOLD
-    return old.shape != new.shape or _another(old.identity, new.identity)
-
-
-def _another(old: Identity, new: Identity) -> bool:
-    if (old.vendor, old.device) != (new.vendor, new.device):
-        return True
-    return old.serial is not None and new.serial is not None and old.serial != new.serial
 
 
 def _order(decision: Decision) -> Order:
@@ -260,12 +212,30 @@ def _within_bounds(orders: Iterable[Order], present: Mapping[str, Order], decisi
 
 
 def _limits(
-    orders: Iterable[Order], policies: Mapping[str, PolicyView], former: Iterable[RolloutLimits]
+    names: Iterable[str],
+    policies: Mapping[str, PolicyView],
+    former: Iterable[RolloutLimits],
+    confirmed: frozenset[str],
 ) -> list[RolloutLimits]:
-    """The limits of every policy that an order names: its own, or what they were when it was last seen."""
+    """The limits of these policies: a policy's own ones, or what they were when it was last seen.
+
+    That its removal was confirmed is remembered here as well, for whoever goes on after this process.
+    """
     known = {limits.policy: limits for limits in former}
     for policy in policies.values():
         if policy.spec is not None:
             known[policy.name] = RolloutLimits.of(policy.name, policy.spec.rollout)
-    names = sorted({order.policy for order in orders})
-    return [known.get(name, RolloutLimits(name)) for name in names[:_MAX_LIMITS]]
+    return [_marked(known.get(name, RolloutLimits(name)), policies, confirmed) for name in sorted(names)[:MAX_LIMITS]]
+
+
+def _marked(limits: RolloutLimits, policies: Mapping[str, PolicyView], confirmed: frozenset[str]) -> RolloutLimits:
+    meant = limits.policy not in policies and (limits.confirmed or limits.policy in confirmed)
+    return limits if limits.confirmed is meant else replace(limits, confirmed=meant)
+
+
+def _with_removals(orders: Orders, policies: Mapping[str, PolicyView], confirmed: frozenset[str]) -> Orders:
+    """Orders as they are; only what is remembered of removals follows: a policy that came back must not be missing
+    with anybody's leave when it vanishes another time.
+    """
+    marked = tuple(_marked(limits, policies, confirmed) for limits in orders.limits)
+    return orders if marked == orders.limits else replace(orders, limits=marked)

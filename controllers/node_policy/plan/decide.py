@@ -177,7 +177,9 @@ class _Walk:
         if order is None or order.intent is Intent.RELEASE or (order.policy, order.rule) != (policy, rule):
             return False
         report = self.bindings.get(device.address)
-        untouched = report is not None and report.state is DeviceState.BLOCKED and report.former_driver is None
+        kept_back = order.intent is Intent.HOLD and report is not None and report.state is DeviceState.PENDING
+        blocked = report is not None and report.state is DeviceState.BLOCKED
+        untouched = report is not None and (blocked or kept_back) and report.former_driver is None
         return not (untouched and _obstacle(device, shape) is not None)
 
     def _note_losses(self, policy: PolicyView, spec: NodePolicySpec, counts: Mapping[str, int]) -> None:

@@ -3,9 +3,21 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from controllers.node_policy.plan.view import NodeConditionType, NodeReason
+from crds.models.conditions import Condition, find_condition
+from crds.models.node_state import NodeRollout
+
 CORDONED_BY: Final = "npufleet.io/cordoned-by"
 DRAIN_REQUEST: Final = "npufleet.io/drain-request"
 DRAIN_DONE: Final = "npufleet.io/drain-done"
+
+# How a drain ends that did not reach its aim.
+ABORTS: Final = frozenset({NodeReason.DRAIN_TIMED_OUT, NodeReason.UNCORDONED})
+
+
+def drain_condition(rollout: NodeRollout | None) -> Condition | None:
+    """What `status.rollout` says of the drain of its node; its transition time is the start or the end of it."""
+    return find_condition(rollout.conditions, NodeConditionType.DRAINING) if rollout is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,35 @@ This is the part of a plan that depends on one node alone, so it is computed ane
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from controllers.node_policy.plan.compile import Changes, Compiled, changes_between, compile_node
+from controllers.node_policy.plan.changes import Changes, GivenUp, Standing, changes_between
+from controllers.node_policy.plan.compile import Compiled, compile_node
+from controllers.node_policy.plan.drains import ABORTS, drain_condition
 from controllers.node_policy.plan.orders import Order, Orders, address_key
 from controllers.node_policy.plan.progress import Progress, Verdict, verdict_on
-from controllers.node_policy.plan.view import BlockerReason, NodeView, PolicyView, StateView
+from controllers.node_policy.plan.users import Usage
+from controllers.node_policy.plan.view import (
+    BlockerReason,
+    DeviceReportView,
+    NodeView,
+    PolicyView,
+    ReportView,
+    StateView,
+    Subtree,
+)
+from controllers.node_policy.plan.waits import Wait, waits_of
+from crds.models.conditions import Status
 from crds.models.modes import Mode
 from crds.models.node_policy import ConflictOutcome
-from crds.models.node_state import Intent
+from crds.models.node_state import DeviceState, Intent
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 _WHOLE_NODE: Final = (Progress.DAEMON_MISSING, Progress.SILENT, Progress.REBOOTED)
 _UNKNOWN: Final = frozenset({Progress.SILENT, Progress.REBOOTED})
+_MOVING: Final = frozenset({Progress.PENDING, Progress.SILENT, Progress.REBOOTED, Progress.DAEMON_MISSING})
+_NONE: Final[frozenset[str]] = frozenset()
 _STUCK: Final = (Progress.BLOCKED, Progress.FAILED, Progress.DAEMON_MISSING)
 # The reason for which a policy is not ready although no device of its own stands in the way.
 _HOLDS_UP: Final = BlockerReason.REMOVAL_HELD
@@ -74,7 +89,9 @@ class Share:
 class Evaluation:
     """One node, judged. `worst` is the verdict on the device that makes the node unavailable most clearly, if any.
 
-    `orphans`: addresses of devices that npufleet changed and that neither orders nor policies name.
+    `orphans`: addresses of devices that npufleet changed and that neither orders nor policies name. `waits`: orders in
+    force that may go on as soon as the users of their devices let go. `moving`: an order is on its way, or nobody
+    knows how far it is.
     """
 
     node: NodeView
@@ -85,6 +102,9 @@ class Evaluation:
     worst: Verdict
     shares: Mapping[str, Share]
     orphans: frozenset[str]
+    usage: Usage
+    waits: Mapping[str, Wait]
+    moving: bool
 
     @property
     def zone(self) -> str:
@@ -99,24 +119,139 @@ def evaluate(
     silent: frozenset[str],
     *,
     settling: bool,
+    backing_off: bool = False,
+    confirmed: frozenset[str] = frozenset(),
     released: frozenset[str] = frozenset(),
+    problem: str = "",
 ) -> Evaluation:
-    """Judge one node; `policies` by precedence, all of them. The rest is as `compile_node` takes it."""
-    compiled = compile_node(node, state, policies, held, silent, released=released, settling=settling)
-    changes = changes_between(state.orders, compiled.target)
+    """Judge one node; `policies` by precedence, all of them. The rest is as `compile_node` takes it.
+
+    `backing_off`: a drain of the node was given up less than the time ago after which it is tried again.
+    """
+    compiled = compile_node(
+        node,
+        state,
+        policies,
+        held,
+        silent,
+        released=released,
+        settling=settling,
+        confirmed=confirmed,
+        problem=problem,
+    )
+    bindings = state.reports.get(Subtree.BINDINGS)
+    reports = bindings.devices if bindings is not None and bindings.boot_id == node.boot_id else {}
+    usage = Usage(state.inventory.devices if state.inventory is not None else (), reports)
     verdicts = {order.address: verdict_on(order, node, state, silent) for order in state.orders.devices}
-    away = (verdict for verdict in verdicts.values() if verdict.unavailable)
+    waits = {} if compiled.problem else waits_of(node, state, verdicts, usage, silent)
+    standing = Standing(
+        usage,
+        frozenset(address for address, verdict in verdicts.items() if verdict.done),
+        _untouched(state, bindings, reports),
+        {address: wait.users for address, wait in waits.items()},
+        _given_up(state, compiled.target) if backing_off else None,
+    )
+    changes = changes_between(state.orders, compiled.target, standing)
+    waits = {address: wait for address, wait in waits.items() if address not in changes.deferred}
+    moving = any(
+        verdicts[order.address].progress in _MOVING for order in state.orders.devices if order.intent is not Intent.HOLD
+    )
+    away = [verdict for verdict in verdicts.values() if verdict.unavailable]
     worst = max(away, key=lambda verdict: verdict.progress, default=Verdict(Progress.READY))
+    away_for = {order.policy for order in state.orders.devices if verdicts[order.address].unavailable}
+    away_for |= {wait.order.policy for wait in waits.values()} | _emptied_for(node, state)
+    _tell_of_drains(verdicts, waits, state)
     selecting = {p.name for p in policies if p.spec is not None and p.spec.node_selector.matches(node.labels)}
-    concerned = selecting | {order.policy for order in (*state.orders.devices, *compiled.target.devices)}
+    concerned = selecting | {order.policy for order in (*state.orders.devices, *compiled.target.devices)} | away_for
     concerned |= {remark.policy for remark in compiled.decisions.remarks}
     for clash in compiled.decisions.clashes:
         concerned |= {clash.winner, clash.loser}
-    shares = {name: _share(name, name in selecting, state, compiled, verdicts) for name in sorted(concerned)}
-    return Evaluation(node, state, compiled.problem, compiled.target, changes, worst, shares, compiled.orphans)
+    judged = _Judged(state, compiled, changes, verdicts, away_for)
+    shares = {name: _share(name, name in selecting, judged) for name in sorted(concerned)}
+    return Evaluation(
+        node,
+        state,
+        compiled.problem,
+        compiled.target,
+        changes,
+        worst,
+        shares,
+        compiled.orphans,
+        usage,
+        waits,
+        moving or bool(compiled.problem),
+    )
 
 
-def _share(policy: str, selected: bool, state: StateView, compiled: Compiled, verdicts: Mapping[str, Verdict]) -> Share:
+def _untouched(
+    state: StateView, bindings: ReportView | None, reports: Mapping[str, DeviceReportView]
+) -> frozenset[str]:
+    """Devices that are ordered, as npufleet found them, and published by nobody: there is nothing to give back.
+
+    One that is on its way may be touched at any moment; one that is Blocked, held or adopted is not.
+    """
+    if bindings is None or bindings.generation != state.generation or not reports:
+        return _NONE
+    publication = state.reports.get(Subtree.PUBLICATION)
+    published = publication.devices if publication is not None else {}
+    found = []
+    for order in state.orders.devices:
+        said = reports.get(order.address)
+        if said is None or said.former_driver is not None or order.address in published:
+            continue
+        resting = said.state in (DeviceState.BLOCKED, DeviceState.READY)
+        if resting or (said.state is DeviceState.PENDING and order.intent is Intent.HOLD):
+            found.append(order.address)
+    return frozenset(found)
+
+
+def _given_up(state: StateView, target: Orders) -> GivenUp | None:
+    """The drain that was given up, if it was for what is wanted now."""
+    drain, said = state.rollout.drain if state.rollout is not None else None, drain_condition(state.rollout)
+    if drain is None or said is None or said.status is Status.TRUE or said.reason not in ABORTS:
+        return None
+    if drain.target != target.purpose():
+        return None
+    return GivenUp(BlockerReason(said.reason), said.message, frozenset(drain.unseen))
+
+
+def _emptied_for(node: NodeView, state: StateView) -> set[str]:
+    """For whom the node is cordoned, or for whom a drain is under way."""
+    found = {node.cordoned_by} if node.cordoned_by else set()
+    drain, said = state.rollout.drain if state.rollout is not None else None, drain_condition(state.rollout)
+    if drain is not None and said is not None and said.status is Status.TRUE:
+        found.add(drain.policy)
+    return found
+
+
+def _tell_of_drains(verdicts: dict[str, Verdict], waits: Mapping[str, Wait], state: StateView) -> None:
+    """What is being emptied, or handed over by the publisher, is on its way: that is not to be called blocked."""
+    said = drain_condition(state.rollout)
+    told = said.message if said is not None and said.status is Status.TRUE else ""
+    for address, wait in waits.items():
+        verdict = verdicts[address]
+        if verdict.done or not (wait.evicts or wait.publisher):
+            continue
+        if wait.evicts:
+            message = told or wait.message or wait.users.describe()
+            verdict = replace(verdict, reason=BlockerReason.DRAINING, message=message)
+        verdicts[address] = replace(verdict, progress=Progress.PENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    state: StateView
+    compiled: Compiled
+    changes: Changes
+    verdicts: Mapping[str, Verdict]
+    away_for: set[str]
+
+
+def _share(policy: str, selected: bool, judged: _Judged) -> Share:
+    state, compiled, verdicts = judged.state, judged.compiled, judged.verdicts
+    deferred = {address: why for address, why in judged.changes.deferred.items() if why.policy == policy}
+    # Why the change of a device is put off says more than how its present order stands, unless that one failed.
+    put_off = {a for a in judged.changes.deferred if a not in verdicts or verdicts[a].progress is not Progress.FAILED}
     present, target = state.orders.by_address(), compiled.target.by_address()
     left_alone = [
         address
@@ -129,7 +264,9 @@ def _share(policy: str, selected: bool, state: StateView, compiled: Compiled, ve
     own = [order for order in state.orders.devices if order.policy == policy]
     touched = {order.address for order in (*own, *mine)} | set(left_alone)
     remarks = [remark for remark in compiled.decisions.remarks if remark.policy == policy]
-    progress = frozenset(verdicts[order.address].progress for order in own)
+    progress = frozenset(verdicts[order.address].progress for order in own if order.address not in put_off)
+    if deferred:
+        progress |= {Progress.BLOCKED}
     return Share(
         selected=selected,
         devices=len(mine) + len(left_alone),
@@ -138,14 +275,17 @@ def _share(policy: str, selected: bool, state: StateView, compiled: Compiled, ve
         updated=not compiled.problem and all(present.get(address) == target.get(address) for address in touched),
         pending_inventory=bool(compiled.problem) and selected and not progress & _UNKNOWN,
         removal_held=any(remark.reason is _HOLDS_UP for remark in remarks),
-        unavailable=any(verdicts[order.address].unavailable for order in own),
+        unavailable=policy in judged.away_for,
         progress=progress,
         obstacles=_obstacles(
             compiled.problem if selected else "",
             bool(state.error),
-            own,
+            [order for order in own if order.address not in put_off],
             verdicts,
-            [Obstacle(r.reason is _HOLDS_UP, r.address, r.reason, r.message) for r in remarks],
+            [
+                *(Obstacle(r.reason is _HOLDS_UP, r.address, r.reason, r.message) for r in remarks),
+                *(Obstacle(True, address, why.reason, why.message) for address, why in deferred.items()),
+            ],
         ),
         clashes=frozenset(
             (clash.loser, clash.loser_rule, ConflictOutcome.WON)
@@ -174,6 +314,8 @@ def _obstacles(
             found.add(Obstacle(True, "", verdict.reason, verdict.message))
         elif verdict.progress in (Progress.BLOCKED, Progress.FAILED):
             found.add(Obstacle(True, order.address, verdict.reason or str(verdict.progress.name), verdict.message))
+        elif verdict.reason == BlockerReason.DRAINING:
+            found.add(Obstacle(True, order.address, verdict.reason, verdict.message))
     return tuple(sorted(found, key=_rank))
 
 

@@ -30,13 +30,14 @@ class About(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanEvent:
-    """An Event to post once the object that it is about was written."""
+    """An Event to post once the object that it is about was written; `node`: once the `rollout` of that node was."""
 
     about: About
     name: str
     warning: bool
     reason: str
     message: str
+    node: str = ""
 
 
 def policy_events(policy: PolicyView, status: NodePolicyStatus) -> list[PlanEvent]:

@@ -4,16 +4,21 @@ Its transition times are also memory that outlives the process: when a Node was 
 a node last moved.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from controllers.node_policy.plan.drain_steps import DrainSaid
+from controllers.node_policy.plan.drains import drain_condition
 from controllers.node_policy.plan.evaluate import Evaluation
+from controllers.node_policy.plan.orders import address_key
 from controllers.node_policy.plan.progress import Progress
 from controllers.node_policy.plan.removal_hold import Holds, device_key
 from controllers.node_policy.plan.view import NodeConditionType, NodeReason, NodeView, StateView
 from crds.models.conditions import (
     Condition,
+    Status,
     condition,
     find_condition,
     merge_conditions,
@@ -24,6 +29,8 @@ from crds.models.conditions import (
 from crds.models.node_state import Admission, Intent, NodeRollout
 
 _MESSAGE: Final = 1024
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_POLICY_NAME: Final = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 _UNAVAILABLE: Final = {
     Progress.PENDING: (False, NodeReason.CHANGING),
     Progress.BLOCKED: (False, NodeReason.CHANGING),
@@ -39,12 +46,14 @@ class Notes:
     """What is to be said of a node that its evaluation does not tell.
 
     `waiting_for`: the policies that have no room for it now. `held`: why devices of it are held. `settling`: the Node
-    was created anew, and its labels may be on their way for so many seconds; 0: not so.
+    was created anew, and its labels may be on their way for so many seconds; 0: not so. `drain`: what there is to say
+    of a drain.
     """
 
     waiting_for: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     settling: int = 0
+    drain: DrainSaid | None = None
 
 
 def rollout_of(evaluation: Evaluation, notes: Notes, now: datetime) -> NodeRollout | None:
@@ -52,13 +61,23 @@ def rollout_of(evaluation: Evaluation, notes: Notes, now: datetime) -> NodeRollo
     state = evaluation.state
     if state.rollout is None and not state.orders.devices and not evaluation.target.devices and not notes.held:
         return None
-    conditions = [_available(evaluation, now), _updated(evaluation, notes.waiting_for, now)]
+    conditions = [_available(evaluation, now), _updated(evaluation, notes, now)]
+    drained = _draining(state, notes.drain, now)
+    if drained is not None:
+        conditions.append(drained)
     if notes.held:
         conditions.append(_removal_held(state, notes.held, now))
     if notes.settling:
         conditions.append(_created_anew(evaluation.node, state, notes.settling, now))
-    admitted = Admission.WAITING if notes.waiting_for else Admission.ADMITTED
-    return _rollout(state, admitted, conditions, evaluation.node)
+    return _rollout(state, _admission(notes), conditions, evaluation.node, notes.drain)
+
+
+def _admission(notes: Notes) -> Admission:
+    if notes.drain is not None and notes.drain.under_way:
+        return Admission.DRAINING
+    if notes.drain is not None and notes.drain.aborted:
+        return Admission.ABORTED
+    return Admission.WAITING if notes.waiting_for else Admission.ADMITTED
 
 
 def held_on(evaluation: Evaluation, holds: Holds) -> tuple[str, ...]:
@@ -84,17 +103,14 @@ def rollout_without_node(state: StateView, grace_seconds: int, held: str, now: d
     `held`: why the object is not deleted even then, "" when it is.
     """
     text = f"the Node does not exist; this object is deleted when that has lasted for {grace_seconds} s"
-    gone = condition(
-        NodeConditionType.NODE_PRESENT,
-        False,
-        NodeReason.NODE_GONE,
-        truncate_message(f"the Node does not exist; {held}" if held else text, _MESSAGE),
-        now=timestamp(now),
-        observed_generation=state.generation,
-    )
-    admitted = state.rollout.admitted if state.rollout is not None else Admission.ADMITTED
-    kept = [c for c in state.rollout.conditions if c.type != gone.type] if state.rollout is not None else []
-    return _rollout(state, admitted, [*kept, gone])
+    message = truncate_message(f"the Node does not exist; {held}" if held else text, _MESSAGE)
+    # Nothing else of what was said last: how far the node had come by then is nobody's knowledge now.
+    told = ((NodeConditionType.AVAILABLE, None, ""), (NodeConditionType.NODE_PRESENT, False, message))
+    conditions = [
+        condition(kind, status, NodeReason.NODE_GONE, words, now=timestamp(now), observed_generation=state.generation)
+        for kind, status, words in told
+    ]
+    return _rollout(state, Admission.ADMITTED, conditions)
 
 
 def gone_since(state: StateView) -> str | None:
@@ -104,16 +120,46 @@ def gone_since(state: StateView) -> str | None:
 
 
 def _rollout(
-    state: StateView, admitted: Admission, conditions: list[Condition], node: NodeView | None = None
+    state: StateView,
+    admitted: Admission,
+    conditions: list[Condition],
+    node: NodeView | None = None,
+    drain: DrainSaid | None = None,
 ) -> NodeRollout:
     old = list(state.rollout.conditions) if state.rollout is not None else []
+    if state.rollout is not None and state.rollout.observed_generation != state.generation:
+        # Of other orders: the node was not available in between, whether or not anybody was told.
+        old = [c for c in old if (c.type, c.status) != (NodeConditionType.AVAILABLE, Status.TRUE)]
+    if drain is not None and drain.anew:
+        old = [c for c in old if c.type != NodeConditionType.DRAINING]
     if node is not None and created_anew_since(node, state) is None:
         old = [c for c in old if c.type != NodeConditionType.NODE_RENEWED]  # of yet another Node: the time starts anew
     return NodeRollout(
         observed_generation=state.generation,
         admitted=admitted,
-        cordoned_by=state.rollout.cordoned_by if state.rollout is not None else "",
+        cordoned_by=_cordoned_by(node) if node is not None else "",
+        drain=drain.drain if drain is not None else None,
         conditions=merge_conditions(old, conditions),
+    )
+
+
+def _cordoned_by(node: NodeView) -> str:
+    """As the Node says, unless somebody wrote there what cannot be a policy's name."""
+    return node.cordoned_by if _POLICY_NAME.fullmatch(node.cordoned_by) else ""
+
+
+def _draining(state: StateView, said: DrainSaid | None, now: datetime) -> Condition | None:
+    """The condition of the drain; how the last one ended stays to be seen."""
+    stands = drain_condition(state.rollout)
+    if said is None:
+        return stands if stands is not None and stands.status is Status.FALSE else None
+    return condition(
+        NodeConditionType.DRAINING,
+        said.under_way,
+        said.reason,
+        truncate_message(said.message, _MESSAGE),
+        now=timestamp(now),
+        observed_generation=state.generation,
     )
 
 
@@ -134,7 +180,8 @@ def _available(evaluation: Evaluation, now: datetime) -> Condition:
     )
 
 
-def _updated(evaluation: Evaluation, waiting_for: tuple[str, ...], now: datetime) -> Condition:
+def _updated(evaluation: Evaluation, notes: Notes, now: datetime) -> Condition:
+    waiting_for, deferred = notes.waiting_for, evaluation.changes.deferred
     status: bool | None = True
     reason, message = NodeReason.CURRENT, ""
     if evaluation.state.error:
@@ -147,6 +194,10 @@ def _updated(evaluation: Evaluation, waiting_for: tuple[str, ...], now: datetime
         message = (
             f"{len(evaluation.changes.disrupted)} devices wait for room in maxUnavailable of {', '.join(waiting_for)}"
         )
+    elif deferred:
+        address, first = min(deferred.items(), key=lambda item: address_key(item[0]))
+        reason = NodeReason(first.reason)
+        status, message = False, f"{len(deferred)} devices cannot change yet; {address}: {first.message}"
     return condition(
         NodeConditionType.UPDATED,
         status,

@@ -14,10 +14,14 @@ from typing import Any, Final
 from crds.models.base import Model
 from crds.models.modes import YAML_BLOCKS, Mode, OnRelease, settings_of
 from crds.models.node_policy import DeviceRule, NodePolicySpec
-from crds.models.node_state import Intent, NodeStateSpec
+from crds.models.node_state import Intent, NodeStateSpec, PolicyRollout, Removal
 from crds.models.rollout import Drain, Rollout
 
 REVISION_DIGITS: Final = 12
+
+# Whom an order names that gives back a device which npufleet has changed and which no order names: not a policy's
+# name that anybody would choose. It has limits of its own, the effective ones of a policy that says nothing.
+ORPHANS: Final = "orphaned.npufleet.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,11 @@ class Shape:
     def gives_functions(self) -> bool:
         """Virtual functions of the device go to VMs, and not the device itself."""
         return self.mode is Mode.PASSTHROUGH and '"virtualFunctions":' in self.block
+
+    @property
+    def binds_companions(self) -> bool:
+        """The other devices of its IOMMU group go along with it."""
+        return self.mode is Mode.PASSTHROUGH and '"companions":"Bind"' in self.block
 
     def describe(self) -> str:
         """For messages: the mode, with its settings where it has some."""
@@ -72,13 +81,17 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """One entry of `spec.rollouts`: how fast a policy may change nodes. Durations in seconds."""
+    """One entry of `spec.rollouts`: how fast a policy may change nodes. Durations in seconds.
+
+    `confirmed`: the policy is gone, and its removal was confirmed although many are.
+    """
 
     policy: str
     max_unavailable: int | str = 1
     drain: Drain = Drain.NEVER
     drain_timeout_seconds: int = 600
     progress_deadline_seconds: int = 900
+    confirmed: bool = False
 
     @classmethod
     def of(cls, policy: str, rollout: Rollout) -> "RolloutLimits":
@@ -88,6 +101,7 @@ class RolloutLimits:
             rollout.drain,
             rollout.drain_timeout_seconds,
             rollout.progress_deadline_seconds,
+            isinstance(rollout, PolicyRollout) and rollout.removal is Removal.CONFIRMED,
         )
 
 
@@ -104,6 +118,14 @@ class Orders:
     def revision(self) -> str:
         """Hash of the orders: 12 hex digits, equal for equal orders, whatever the commit that they came from."""
         return hashlib.sha256(_canonical(self._content()).encode()).hexdigest()[:REVISION_DIGITS]
+
+    def purpose(self) -> str:
+        """Hash of what the devices become: 12 hex digits, whoever decides it and however fast it goes."""
+        meant = [
+            [order.address, order.intent, order.shape.mode, order.shape.driver_name, order.shape.block]
+            for order in self.devices
+        ]
+        return hashlib.sha256(_canonical(meant).encode()).hexdigest()[:REVISION_DIGITS]
 
     def spec(self, node_uid: str) -> dict[str, Any]:
         """The spec of the NPUNodeState that gives these orders. A list that is empty is left out.
@@ -124,6 +146,7 @@ class Orders:
                     "drain": str(limits.drain),
                     "drainTimeoutSeconds": limits.drain_timeout_seconds,
                     "progressDeadlineSeconds": limits.progress_deadline_seconds,
+                    **({"removal": str(Removal.CONFIRMED)} if limits.confirmed else {}),
                 }
                 for limits in self.limits
             ],

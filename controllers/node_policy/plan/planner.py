@@ -5,16 +5,17 @@ objects (spec, conditions with their transition times), so a restarted controlle
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from controllers.node_policy.plan.admission import Admissions, Budget, Candidate, admit, budget_for
-from controllers.node_policy.plan.compile import ORPHANS
+from controllers.node_policy.plan.drain_steps import DrainStep, back_off_ends, drain_step
 from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks
-from controllers.node_policy.plan.evaluate import Evaluation, Share, evaluate
+from controllers.node_policy.plan.evaluate import Evaluation, Share
 from controllers.node_policy.plan.events import PlanEvent, hold_events, policy_events
+from controllers.node_policy.plan.judgements import Cache, judge
 from controllers.node_policy.plan.node_status import (
     Notes,
     created_anew_since,
@@ -27,17 +28,13 @@ from controllers.node_policy.plan.orders import Orders, RolloutLimits
 from controllers.node_policy.plan.removal_hold import (
     Holds,
     RemovalHold,
-    device_key,
     node_key,
-    nodes_hold,
-    orders_hold,
-    policies_hold,
 )
 from controllers.node_policy.plan.rollup import roll_up
-from controllers.node_policy.plan.view import PolicyView, StateView, World
+from controllers.node_policy.plan.view import StateView, World
 from crds.models.conditions import parse_timestamp, same_status
 from crds.models.node_policy import NodePolicyStatus
-from crds.models.node_state import Intent, NodeRollout
+from crds.models.node_state import NodeRollout
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -101,39 +98,46 @@ class Plan:
         )
 
 
-@dataclass(slots=True)
-class Cache:
-    """Judgements on nodes that did not change since the last plan: they make a plan faster, never another one."""
-
-    key: tuple[Any, ...] = ()
-    evaluations: dict[str, tuple[frozenset[str], bool, Evaluation]] = field(default_factory=dict)
-    releasing: dict[str, tuple[Evaluation, frozenset[str], Evaluation]] = field(default_factory=dict)
-    settled: dict[str, tuple[Evaluation, Notes]] = field(default_factory=dict)
-
-
 def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
     """Make the plan for `world` at `now` (aware). Give the same cache to successive plans of one fleet."""
     cache = Cache() if cache is None else cache
     checks: list[datetime] = []
     settling = _settling(world, now, checks)
-    evaluations, holds = _evaluate_all(world, settling, cache)
+    evaluations, holds = judge(world, settling, _backing_off(world, now, checks), cache)
     by_policy = _by_policy(evaluations)
     admissions = _admit(world, evaluations, by_policy)
+    steps = {
+        evaluation.node.name: drain_step(
+            evaluation, world.drains.get(evaluation.node.name), world.external_drainer, now
+        )
+        for evaluation in evaluations
+    }
     specs = dict.fromkeys(sorted(world.states)) | {
         evaluation.node.name: _spec_change(evaluation, admissions)
         for evaluation in evaluations
-        if evaluation.node.name not in world.in_flight
+        # That a drain has ended is said before its node gets other orders: it must be known to whoever comes next.
+        if evaluation.node.name not in world.in_flight and not steps[evaluation.node.name].ends
     }
     rollouts: dict[str, NodeRollout] = {}
+    told: list[DrainStep] = []
     for evaluation in evaluations:
-        if evaluation.node.name in world.in_flight or specs[evaluation.node.name] is not None:
-            continue  # it speaks of the orders that stand, so it follows them
         name = evaluation.node.name
+        step = steps[name]
+        if step.check_at is not None:
+            checks.append(step.check_at)
+        if name in world.in_flight or specs[name] is not None:
+            continue  # it speaks of the orders that stand, so it follows them
         anew = name in settling or not _arrival_noted(evaluation)
-        notes = Notes(admissions.waiting.get(name, ()), held_on(evaluation, holds), world.grace_seconds if anew else 0)
+        notes = Notes(
+            admissions.waiting.get(name, ()),
+            held_on(evaluation, holds),
+            world.grace_seconds if anew else 0,
+            step.said,
+        )
         rollout = _rollout_change(evaluation, notes, now, cache)
         if rollout is not None:
             rollouts[name] = rollout
+            told.append(step)
     deletions = _without_node(world, holds.nodes, now, rollouts, checks)
     statuses: dict[str, NodePolicyStatus] = {}
     events: list[PlanEvent] = []
@@ -141,7 +145,7 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
     stateless = [node for name, node in world.nodes.items() if name not in world.states]
     for name, policy in sorted(world.policies.items()):
         selected = sum(policy.spec is not None and policy.spec.node_selector.matches(n.labels) for n in stateless)
-        rollup = roll_up(policy, by_policy.get(name, ()), now, stateless=selected)
+        rollup = roll_up(policy, by_policy.get(name, ()), now, stateless=selected, waiting=admissions.waiting)
         if rollup.check_at is not None:
             checks.append(rollup.check_at)
         if rollup.blocked:
@@ -150,6 +154,7 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
             statuses[name] = rollup.status
             events += policy_events(policy, rollup.status)
     events += hold_events(holds, world.states.values())
+    events += (event for step in told for event in step.events)
     return Plan(
         specs=specs,
         creations={
@@ -164,6 +169,9 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
         waiting=admissions.waiting,
         targets={evaluation.node.name: evaluation.target for evaluation in evaluations},
         blocked=blocked,
+        drains={name: step.order for name, step in steps.items() if step.order is not None},
+        marks={name: step.marks for name, step in steps.items() if step.marks is not None},
+        drain_seconds=tuple(step.seconds for step in told if step.seconds is not None),
     )
 
 
@@ -180,102 +188,23 @@ def _settling(world: World, now: datetime, checks: list[datetime]) -> frozenset[
     return frozenset(found)
 
 
+def _backing_off(world: World, now: datetime, checks: list[datetime]) -> frozenset[str]:
+    """Nodes where a drain was given up too short a time ago to try it again."""
+    found = set()
+    for name, state in world.states.items():
+        end = back_off_ends(state, now)
+        if end is not None and now < end:
+            found.add(name)
+            checks.append(end)
+    return frozenset(found)
+
+
 def _arrival_noted(evaluation: Evaluation) -> bool:
     """Orders follow a Node's new UID only once the object tells since when: the grace must outlive this process."""
     node, state = evaluation.node, evaluation.state
     if node.uid == state.node_uid or not state.orders.devices:
         return True
     return created_anew_since(node, state) is not None
-
-
-def _evaluate_all(world: World, settling: frozenset[str], cache: Cache) -> tuple[list[Evaluation], Holds]:
-    policies = sorted(world.policies.values(), key=lambda policy: policy.precedence)
-    missing = policies_hold(world)
-    key = ([(policy.name, policy.spec) for policy in policies], missing.held)
-    if cache.key != key:
-        cache.evaluations.clear()
-        cache.releasing.clear()
-        cache.settled.clear()
-        cache.key = key
-    names = sorted(world.nodes.keys() & world.states.keys())
-    for gone in cache.evaluations.keys() - set(names):
-        del cache.evaluations[gone]
-        cache.releasing.pop(gone, None)
-        cache.settled.pop(gone, None)
-    evaluations = [_cached(name, policies, missing.held, world, name in settling, cache) for name in names]
-    orphaned = _orders_hold(evaluations, world)
-    # With no policy left at all, an order that nobody gave says nothing about what anybody wants.
-    free = orphaned.confirmed if not policies else None
-    return [
-        _releasing(evaluation, policies, missing.held, world, orphaned.held, free, settling, cache)
-        if evaluation.orphans
-        else evaluation
-        for evaluation in evaluations
-    ], Holds(missing, orphaned, nodes_hold(world))
-
-
-def _cached(
-    name: str, policies: Sequence[PolicyView], held: frozenset[str], world: World, settling: bool, cache: Cache
-) -> Evaluation:
-    node, state = world.nodes[name], world.states[name]
-    silent = world.silent.get(name, _NOBODY)
-    known = cache.evaluations.get(name)
-    if known is not None:
-        heard, settled, evaluation = known
-        same = (heard, settled) == (silent, settling)
-        if same and _alike(evaluation.node, node) and _alike(evaluation.state, state):
-            return evaluation
-    evaluation = evaluate(node, state, policies, held, silent, settling=settling)
-    cache.evaluations[name] = (silent, settling, evaluation)
-    return evaluation
-
-
-def _orders_hold(evaluations: Iterable[Evaluation], world: World) -> RemovalHold:
-    orphans = {device_key(e.node.name, address) for e in evaluations for address in e.orphans}
-    if not orphans:
-        return RemovalHold()
-    ordered = {
-        device_key(e.node.name, order.address)
-        for e in evaluations
-        for order in e.state.orders.devices
-        if order.intent is not Intent.RELEASE
-    }
-    return orders_hold(orphans, ordered, world)
-
-
-def _releasing(
-    evaluation: Evaluation,
-    policies: Sequence[PolicyView],
-    held: frozenset[str],
-    world: World,
-    kept: frozenset[str],
-    free: frozenset[str] | None,
-    settling: frozenset[str],
-    cache: Cache,
-) -> Evaluation:
-    """The node judged again, with its orphans given back that are not `kept`, and are `free` where that is given."""
-    name = evaluation.node.name
-    released = frozenset(
-        address
-        for address in evaluation.orphans
-        if (key := device_key(name, address)) not in kept and (free is None or key in free)
-    )
-    if not released:
-        return evaluation
-    known = cache.releasing.get(name)
-    if known is not None and known[0] is evaluation and known[1] == released:
-        return known[2]
-    silent = world.silent.get(name, _NOBODY)
-    again = evaluate(
-        evaluation.node, evaluation.state, policies, held, silent, settling=name in settling, released=released
-    )
-    cache.releasing[name] = (evaluation, released, again)
-    return again
-
-
-def _alike(known: object, given: object) -> bool:
-    """Identity first: comparing whole records is for those that a list has brought again."""
-    return known is given or known == given
 
 
 def _by_policy(evaluations: Iterable[Evaluation]) -> dict[str, list[Evaluation]]:
@@ -293,30 +222,37 @@ def _admit(world: World, evaluations: Iterable[Evaluation], by_policy: Mapping[s
             evaluation.zone,
             evaluation.changes.charged,
             refused=evaluation.node.name in world.refused,
+            aborts=_aborts(evaluation),
         )
         for evaluation in evaluations
         if evaluation.changes.disrupted and evaluation.node.name not in world.in_flight
     ]
-    former: dict[str, RolloutLimits] = {}
+    former: dict[str, set[int | str]] = {}
     charged = frozenset().union(*(candidate.charged for candidate in candidates))
-    if charged - world.policies.keys():
+    if charged - {name for name, policy in world.policies.items() if policy.spec is not None}:
         for evaluation in evaluations:
             for limits in evaluation.state.orders.limits:
-                former.setdefault(limits.policy, limits)
+                former.setdefault(limits.policy, set()).add(limits.max_unavailable)
     return admit(candidates, {name: _budget(name, world, by_policy.get(name, ()), former) for name in sorted(charged)})
 
 
-def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: Mapping[str, RolloutLimits]) -> Budget:
+def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: Mapping[str, set[int | str]]) -> Budget:
+    """The policy's own limit, or the narrowest that the orders remember of one that cannot be asked any more."""
     shares: dict[str, Share] = {evaluation.node.name: evaluation.shares[name] for evaluation in evaluations}
-    nodes = [node for node, share in shares.items() if share.selected or share.progress or share.devices]
+    nodes = sum(bool(share.selected or share.progress or share.devices) for share in shares.values())
     away = {node for node, share in shares.items() if share.unavailable}
     away |= {node for node, policies in world.in_flight.items() if name in policies}
     policy = world.policies.get(name)
-    if policy is not None and policy.spec is not None:
-        limit: int | str = policy.spec.rollout.max_unavailable
-    else:
-        limit = former.get(name, RolloutLimits(ORPHANS)).max_unavailable
-    return budget_for(limit, len(nodes), away)
+    limits = {policy.spec.rollout.max_unavailable} if policy is not None and policy.spec is not None else None
+    return budget_for(limits or former.get(name) or {RolloutLimits(name).max_unavailable}, nodes, away)
+
+
+def _aborts(evaluation: Evaluation) -> int:
+    """How often in a row a drain was given up that was for what is wanted now."""
+    drain = evaluation.state.rollout.drain if evaluation.state.rollout is not None else None
+    if drain is None or drain.aborts is None or drain.target != evaluation.target.purpose():
+        return 0
+    return drain.aborts
 
 
 def _spec_change(evaluation: Evaluation, admissions: Admissions) -> SpecChange | None:
@@ -324,7 +260,7 @@ def _spec_change(evaluation: Evaluation, admissions: Admissions) -> SpecChange |
     if state.error or not _arrival_noted(evaluation):
         return None
     admitted = node.name in admissions.admitted
-    orders = evaluation.target if admitted else evaluation.changes.steady
+    orders = evaluation.changes.goal if admitted else evaluation.changes.steady
     if orders == state.orders and node.uid == state.node_uid:
         return None
     return SpecChange(state, orders, node.uid, evaluation.changes.charged if admitted else _NOBODY)

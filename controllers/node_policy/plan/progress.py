@@ -4,8 +4,8 @@ A report of another boot, or of a daemon whose Lease has run out, says nothing a
 that the daemon is still at work.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -41,6 +41,14 @@ DAEMONS: Final[Mapping[Subtree, str]] = {
 _NOTHING_TO_RELEASE: Final = frozenset({"DeviceMissing", "IdentityMismatch"})
 
 
+# Blocked for these means: not yet. Whoever uses the device ends, is moved away, or hands it over.
+WAITS_FOR_USERS: Final = frozenset({"InUse", "CompanionInUse", "Published", "HandOver"})
+HAND_OVER: Final = "HandOver"
+# Reasons of the binder that name the publisher as the one who has to let go, and of a publisher that lets nobody in.
+OF_PUBLISHER: Final = frozenset({"Published", HAND_OVER})
+_WITHHELD: Final = frozenset({HAND_OVER, "HandedOver"})
+
+
 class Progress(IntEnum):
     """How far it is, the worst last."""
 
@@ -56,13 +64,17 @@ class Progress(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement on one device, with the words of the daemon that it rests on (or of the controller)."""
+    """The judgement on one device, with the words of the daemon that it rests on (or of the controller).
+
+    `held`: the order is to leave the device as it is.
+    """
 
     progress: Progress
     reason: str = ""
     message: str = ""
     daemon: str = ""
     begun: bool = False
+    held: bool = False
 
     @property
     def done(self) -> bool:
@@ -70,11 +82,21 @@ class Verdict:
 
     @property
     def unavailable(self) -> bool:
-        """The device counts against the limits of its policy: it moves, failed, or nobody knows.
+        """The device counts against the limits of its policy: it moves, is about to, failed, or nobody knows.
 
-        Blocked means that nothing was done to it, unless virtual functions of it were made that are blocked now.
+        Blocked means that nothing was done to it, unless virtual functions of it were made that are blocked now, or
+        it is moved as soon as its users let go. Held and not as ordered: nobody moves it.
         """
-        return not self.done and (self.begun or self.progress is not Progress.BLOCKED)
+        if self.done or self.begun:
+            return not self.done
+        if self.progress is Progress.BLOCKED:
+            return self.waits
+        return not (self.held and self.progress is Progress.PENDING)
+
+    @property
+    def waits(self) -> bool:
+        """It is moved as soon as those who use it let go of it."""
+        return self.progress is Progress.BLOCKED and not self.held and self.reason in WAITS_FOR_USERS
 
 
 _BY_STATE: Final[Mapping[DeviceState, Progress]] = {
@@ -88,15 +110,44 @@ _BY_STATE: Final[Mapping[DeviceState, Progress]] = {
 
 def verdict_on(order: Order, node: NodeView, state: StateView, silent: frozenset[str]) -> Verdict:
     """The worst of what the daemons say that the order's mode needs. A release needs only those that ever reported."""
-    worst = Verdict(Progress.RELEASED if order.intent is Intent.RELEASE else Progress.READY)
+    held = order.intent is Intent.HOLD
+    worst = Verdict(Progress.RELEASED if order.intent is Intent.RELEASE else Progress.READY, held=held)
     for subtree in REQUIRED[order.shape.mode]:
         report = state.reports.get(subtree)
         if report is None and order.intent is Intent.RELEASE and subtree is not Subtree.BINDINGS:
             continue
         found = _verdict(order, node, state, report, DAEMONS[subtree], silent)
         if found.progress > worst.progress:
-            worst = found
+            worst = replace(found, held=True) if held else found
     return worst
+
+
+def publisher_waits(address: str, node: NodeView, state: StateView, silent: frozenset[str]) -> DeviceReportView | None:
+    """What the publisher says of a device that it withholds and cannot hand over yet; None when it says no such thing.
+
+    Only as long as it answers the present orders, in this boot.
+    """
+    report = state.reports.get(Subtree.PUBLICATION)
+    if report is None or report.error or DAEMONS[Subtree.PUBLICATION] in silent:
+        return None
+    if report.generation != state.generation or not node.boot_id or report.boot_id != node.boot_id:
+        return None
+    device = report.devices.get(address)
+    waits = device is not None and device.state is DeviceState.PENDING and device.reason == HAND_OVER
+    return device if waits else None
+
+
+def withheld(addresses: Iterable[str], node: NodeView, state: StateView) -> bool:
+    """Whether nobody gets these devices any more: they are not published, or withheld for the present orders."""
+    report = state.reports.get(Subtree.PUBLICATION)
+    if report is None:
+        return True
+    if report.error:
+        return False
+    current = report.generation == state.generation and report.boot_id == node.boot_id
+    return all(
+        (said := report.devices.get(address)) is None or (current and said.reason in _WITHHELD) for address in addresses
+    )
 
 
 def _verdict(

@@ -157,6 +157,7 @@ def _device(device: InventoryDevice) -> DeviceView:
         others=tuple(_told(user) for user in users if user.pod_uid is None),
         own_functions="".join(_told(user) for user in device.used_by if user.kind is UseKind.VIRTUAL_FUNCTIONS),
         card=_interned(device.physical_function),
+        iommu_group=device.iommu_group,
         vetoes=tuple(f"{veto.reason}: {veto.message}" for veto in device.vetoes),
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from controllers.node_policy.plan.orders import ORPHANS
 from controllers.node_policy.plan.view import StateView, World
 from crds.models.node_state import Intent
 
@@ -74,16 +75,37 @@ class Holds:
 def policies_hold(world: World) -> RemovalHold:
     """Missing policies whose orders are kept."""
     reference = deciding_policies(world.states.values())
-    return removal_hold(reference, world.policies.keys(), world.confirmation, world.confirmed)
+    return removal_hold(reference, world.policies.keys(), world.confirmation, world.confirmed | _remembered(world))
 
 
-def orders_hold(orphans: Set[str], ordered: Set[str], world: World) -> RemovalHold:
+def _remembered(world: World) -> set[str]:
+    """Policies of which the orders themselves say that their removal was confirmed.
+
+    Written to all their nodes at once, without waiting for room, while the releases themselves may take days: whoever
+    leads by then knows. The deletion of NPUNodeStates needs no room and is over within minutes; cut short, it is held
+    again, with a new id.
+    """
+    return {limits.policy for state in world.states.values() for limits in state.orders.limits if limits.confirmed}
+
+
+def confirmed_devices(evaluated: Iterable[tuple[str, StateView, Set[str]]]) -> set[str]:
+    """Of devices without orders (by node), those on nodes whose orders remember that giving them back was confirmed."""
+    return {
+        device_key(name, address)
+        for name, state, addresses in evaluated
+        if addresses and any(limits.policy == ORPHANS and limits.confirmed for limits in state.orders.limits)
+        for address in addresses
+    }
+
+
+def orders_hold(orphans: Set[str], ordered: Set[str], remembered: Set[str], world: World) -> RemovalHold:
     """Devices that npufleet changed, that are in no orders, and that are not given back; all as `node/address`.
 
     Orders that are gone with their objects cannot be told from orders that were withdrawn: at least 3 such devices
-    in all, on whatever nodes, and more of them than there are devices in orders, are held.
+    in all, on whatever nodes, and more of them than there are devices in orders, are held. `remembered`: those of which
+    the objects say that it was confirmed.
     """
-    return removal_hold(orphans | ordered, ordered, world.confirmation, world.confirmed, Subject.ORDERS)
+    return removal_hold(orphans | ordered, ordered, world.confirmation, world.confirmed | remembered, Subject.ORDERS)
 
 
 def nodes_hold(world: World) -> RemovalHold:
@@ -107,7 +129,8 @@ def device_key(node: str, address: str) -> str:
 
 def deciding_policies(states: Iterable[StateView]) -> set[str]:
     """Policies that decided a device which is not being given back."""
-    return {order.policy for state in states for order in state.orders.devices if order.intent is not Intent.RELEASE}
+    found = {order.policy for state in states for order in state.orders.devices if order.intent is not Intent.RELEASE}
+    return found - {ORPHANS}
 
 
 def removal_hold(

@@ -5,14 +5,14 @@ itself: a status is written when something happened, not because time passed.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from controllers.node_policy.plan.evaluate import Evaluation, Share
 from controllers.node_policy.plan.progress import Progress
-from controllers.node_policy.plan.view import NodeConditionType, PolicyView
+from controllers.node_policy.plan.view import BlockerReason, NodeConditionType, PolicyView
 from crds.models.conditions import (
     Condition,
     Status,
@@ -52,16 +52,23 @@ class Rollup:
     blocked: Counter[str]
 
 
-def roll_up(policy: PolicyView, evaluations: Iterable[Evaluation], now: datetime, *, stateless: int = 0) -> Rollup:
+def roll_up(
+    policy: PolicyView,
+    evaluations: Iterable[Evaluation],
+    now: datetime,
+    *,
+    stateless: int = 0,
+    waiting: Mapping[str, tuple[str, ...]] | None = None,
+) -> Rollup:
     """The status of `policy`; `evaluations` are those of the nodes that have a share of it, sorted by node.
 
     `stateless`: selected nodes without an NPUNodeState (not made yet, or its kind is not served): nothing is known
-    of them.
+    of them. `waiting`: by node that may not change yet, the policies that have no room for it.
     """
     found = [(evaluation, evaluation.shares[policy.name]) for evaluation in evaluations]
     known = _Tally.of([share for _, share in found])
     tally = replace(known, nodes=known.nodes + stateless, pending_inventory=known.pending_inventory + stateless)
-    blockers = _blockers(found)
+    blockers = _blockers(found, waiting or {})
     conflicts = _conflicts(share for _, share in found)
     if policy.spec is None:
         verdicts, check_at = _invalid(policy), None
@@ -255,15 +262,18 @@ def _last_move(found: list[tuple[Evaluation, Share]], now: datetime) -> datetime
 def _moved(evaluation: Evaluation) -> datetime | None:
     rollout = evaluation.state.rollout
     available: Condition | None = None
-    if rollout is not None:
+    # A change that is tried again and again while its drain is given up each time is no progress.
+    if rollout is not None and (rollout.drain is None or rollout.drain.aborts is None):
         available = find_condition(rollout.conditions, NodeConditionType.AVAILABLE)
     return parse_timestamp(available.last_transition_time) if available is not None else None
 
 
-def _blockers(found: list[tuple[Evaluation, Share]]) -> tuple[Blocker, ...]:
-    """The first 16: serious ones first, then by node and address."""
+def _blockers(found: list[tuple[Evaluation, Share]], waiting: Mapping[str, tuple[str, ...]]) -> tuple[Blocker, ...]:
+    """The first 16: serious ones first, then nodes that may not change yet, then the rest; by node and address."""
     picked: list[Blocker] = []
     for serious in (True, False):
+        if not serious:
+            picked += _waiting(found, waiting)[: MOST_BLOCKERS - len(picked)]
         for evaluation, share in found:
             if len(picked) >= MOST_BLOCKERS:
                 break
@@ -278,6 +288,23 @@ def _blockers(found: list[tuple[Evaluation, Share]]) -> tuple[Blocker, ...]:
                 if obstacle.serious is serious
             ]
     return tuple(picked[:MOST_BLOCKERS])
+
+
+def _waiting(found: list[tuple[Evaluation, Share]], waiting: Mapping[str, tuple[str, ...]]) -> list[Blocker]:
+    picked = []
+    for evaluation, share in found if waiting else ():
+        full = waiting.get(evaluation.node.name)
+        if full is not None and not share.updated:
+            message = f"waits for room in maxUnavailable of {', '.join(full)}"
+            reason = BlockerReason.WAITING_FOR_BUDGET
+            picked.append(
+                Blocker(
+                    node=evaluation.node.name, device="", reason=reason, message=truncate_message(message, _MESSAGE)
+                )
+            )
+            if len(picked) == MOST_BLOCKERS:
+                break
+    return picked
 
 
 def _conflicts(shares: Iterable[Share]) -> tuple[Conflict, ...]:

@@ -94,6 +94,7 @@ class DeviceView:
     card: str | None = None
     pods: frozenset[str] = frozenset()
     others: tuple[str, ...] = ()
+    iommu_group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,8 @@ class World:
     grace_seconds: int = DEFAULT_GRACE_SECONDS
     drains: Mapping[str, DrainFacts] = field(default_factory=lambda: NO_FACTS)
     """By node under drain: what the drainer saw there last. None of a node: it has not looked yet."""
+    unsettled: frozenset[str] = frozenset()
+    """Nodes whose labels were never seen to stand still: they keep their orders."""
     external_drainer: bool = False
     """Somebody else empties nodes: they are asked by an annotation, and neither cordoned nor emptied from here."""
 
@@ -200,6 +203,10 @@ class BlockerReason(StrEnum):
     DAEMON_SILENT = "DaemonSilent"
     REBOOTED = "Rebooted"
     TOO_MANY_DEVICES = "TooManyDevices"
+    DRAINING = "Draining"
+    DRAIN_TIMED_OUT = "DrainTimedOut"
+    UNCORDONED = "Uncordoned"
+    WAITING_FOR_BUDGET = "WaitingForBudget"
 
 
 class NodeConditionType(StrEnum):
@@ -210,6 +217,7 @@ class NodeConditionType(StrEnum):
     NODE_PRESENT = "NodePresent"
     NODE_RENEWED = "NodeRenewed"
     REMOVAL_HELD = "RemovalHeld"
+    DRAINING = "Draining"
 
 
 class NodeReason(StrEnum):
@@ -228,3 +236,12 @@ class NodeReason(StrEnum):
     NODE_GONE = "NodeGone"
     NODE_CREATED_ANEW = "NodeCreatedAnew"
     REMOVAL_HELD = "RemovalHeld"
+    IN_USE = "InUse"
+    WAITING_FOR_PUBLISHER = "WaitingForPublisher"
+    EVICTING = "Evicting"
+    WAITING_FOR_DRAINER = "WaitingForDrainer"
+    WAITING_FOR_CHANGE = "WaitingForChange"
+    DRAINED = "Drained"
+    DRAIN_TIMED_OUT = "DrainTimedOut"
+    UNCORDONED = "Uncordoned"
+    WITHDRAWN = "Withdrawn"

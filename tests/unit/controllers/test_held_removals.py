@@ -9,7 +9,7 @@ import pytest
 from controllers.node_policy.plan.removal_hold import Holds, Subject, device_key, node_key, removal_hold, removal_id
 from tests.builders.objects import node_policy
 from tests.builders.paper_binder import Card, address
-from tests.builders.paper_fleet import PaperFleet, fleet_of_policies
+from tests.builders.paper_fleet import PaperFleet, fleet_of, fleet_of_policies
 
 A = address(0)
 
@@ -73,11 +73,51 @@ def test_confirmation_holds_while_the_set_that_it_names_shrinks() -> None:
     fleet.world_extra = {"confirmation": identity}
     made = fleet.plan()
     fleet.write(made)
-    # p0 names no order that is not a release any more, so the other three alone would be held under another id.
-    assert fleet.plan().holds.policies.id
-    again = fleet.plan(confirmed=made.holds.policies.confirmed)
+    # p0 names no order that is not a release any more, so the other three alone would be held under another id; but
+    # their orders say that it was confirmed, also to a controller that remembers nothing.
+    assert fleet.intents("node-0-0") == {A: "Release"}
+    for name in ("node-1-1", "node-2-1", "node-3-1"):
+        assert fleet.intents(name) == {A: "Apply"}, "the second node of each policy waits for room"
+        [limits] = fleet.states[name]["spec"]["rollouts"]
+        assert limits["removal"] == "Confirmed"
+    again = fleet.plan()
     assert not again.holds.policies.id
     assert not again.holds.policies.held
+    fleet.world_extra = {}
+    fleet.settle()
+    assert all(not fleet.orders(name) for name in fleet.nodes)
+
+
+def test_policy_that_came_back_is_not_missing_by_leave_when_it_vanishes_again() -> None:
+    fleet = fleet_of_policies(3)
+    gone = dict(fleet.policies)
+    fleet.policies.clear()
+    fleet.write(fleet.plan(confirmation="all"))
+    for name in fleet.nodes:
+        fleet.states[name]["spec"]["devices"][0]["intent"] = "Apply"  # the release was not written yet
+    fleet.reboot("node-0")  # no inventory of this boot
+    fleet.policies.update(gone)
+    fleet.write(fleet.plan())
+    assert all("removal" not in r for state in fleet.states.values() for r in state["spec"]["rollouts"])
+    fleet.policies.clear()
+    assert fleet.plan().holds.policies.held == {"p0", "p1", "p2"}
+
+
+def test_confirmed_loss_of_orders_is_remembered_by_the_objects() -> None:
+    """One device after the other is given back; a new controller goes on without asking anew."""
+    fleet = fleet_of(nodes=4)
+    fleet.add_policy(node_policy("p", rollout={"maxUnavailable": 4}))
+    fleet.settle()
+    fleet.states.clear()
+    fleet.policies.clear()
+    fleet.write(fleet.plan())
+    for name in fleet.nodes:
+        fleet.report(name)
+    made = fleet.plan()
+    assert made.holds.orders.id
+    fleet.write(fleet.plan(confirmation=made.holds.orders.id))
+    fleet.settle()
+    assert not fleet.bound()
 
 
 def test_wrong_id_confirms_nothing() -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from controllers.node_policy.metrics import Figures
+from controllers.node_policy.pending import Posted
 from controllers.node_policy.plan import Plan, PolicyView, StateView, World, plan, read_node, read_policy, read_state
 from controllers.node_policy.plan.drains import DrainTime
 from controllers.node_policy.plan.events import About, PlanEvent
-from controllers.node_policy.writer import Posted, Writer
+from controllers.node_policy.writer import Writer
 from crds.models.node_state import Admission, NodeRollout
-from runtime.api import Invalid, Unreachable
+from runtime.api import ApiError, Invalid, Unreachable
 from runtime.event_recorder import EventRecorder
 from runtime.list_watch import list_into
 from runtime.metrics import Metrics
@@ -26,6 +27,7 @@ from tests.builders.paper_binder import address
 from tests.builders.paper_fleet import START
 
 A = address(0)
+ABOUT = [(About.NODE, "n0"), (About.POLICY, "p")]
 
 
 class Desk:
@@ -33,6 +35,7 @@ class Desk:
 
     def __init__(self, stage: Stage, writer: Writer, states: Store[StateView], policies: Store[PolicyView]) -> None:
         self.stage, self.writer, self.states, self.policies = stage, writer, states, policies
+        self.now = 0.0
         self.recorder: EventRecorder
         self.metrics: Metrics
         self.replans = 0
@@ -80,6 +83,7 @@ async def desk(nodes: int = 2) -> AsyncIterator[Desk]:
             may_write=lambda: found.leads,
             node_exists=lambda name: server.objects.find(NODES, name) is not None,
             replan=replan,
+            clock=lambda: found.now,
         )
         found = Desk(stage, writer, states, policies)
         found.recorder, found.metrics = recorder, metrics
@@ -108,6 +112,31 @@ async def test_answer_that_is_lost_uses_up_the_limit_until_the_object_was_read()
         assert [order.address for order in state.orders.devices] == [A]
         assert found.replans >= 1
         assert len([r for r in server.calls("PATCH", NPU_NODE_STATES) if not r.subresource]) == 1
+
+
+async def test_orders_whose_answers_are_lost_again_and_again_are_sent_less_and_less_often() -> None:
+    async with desk(1) as found:
+        server = found.stage.server
+        fault = server.fail("PATCH", NPU_NODE_STATES, code=500)
+
+        def sent() -> int:
+            return len([r for r in server.calls("PATCH", NPU_NODE_STATES) if not r.subresource])
+
+        for number, pause in enumerate((0.5, 1.0, 2.0, 4.0), start=1):
+            found.post()
+            with pytest.raises(ApiError):
+                await found.writer.write_node("n0")
+            await found.writer.write_node("n0")  # looks whether it happened
+            found.post()
+            with pytest.raises(Retry) as wish:
+                await found.writer.write_node("n0")
+            assert sent() == number
+            assert wish.value.seconds is not None and pause / 2 <= wish.value.seconds <= pause
+            found.now += wish.value.seconds
+        server.heal(fault)
+        found.post()
+        await found.writer.write_node("n0")
+        assert set(found.stage.orders("n0")) == {A}
 
 
 async def test_change_that_was_not_sent_yet_can_be_taken_back() -> None:
@@ -190,16 +219,17 @@ async def test_end_of_a_drain_is_told_and_counted_once_the_state_says_so() -> No
     async with desk(1) as found:
         server = found.stage.server
         state = records(found)["n0"]
-        event = PlanEvent(About.NODE, "n0", True, "DrainAborted", "team/p is in the way")
+        events = [PlanEvent(about, name, True, "DrainAborted", "p is in the way", node="n0") for about, name in ABOUT]
         made = replace(
             found.plan(),
             specs={},
-            policy_statuses={},
             rollouts={"n0": NodeRollout(admitted=Admission.ABORTED)},
-            events=(event,),
+            events=tuple(events),
             drain_seconds=(DrainTime("n0", "p", 42.0, "DrainTimedOut"),),
         )
-        found.writer.post(made, {}, {"n0": state})
+        policies = {key.name: record for key, record in found.policies.items()}
+        found.writer.post(made, policies, {"n0": state})
+        await found.writer.write_policy("p")
         fault = server.fail("PATCH", NPU_NODE_STATES, code=422, reason="Invalid")
         with pytest.raises(Invalid):
             await found.writer.write_node("n0")
@@ -208,9 +238,13 @@ async def test_end_of_a_drain_is_told_and_counted_once_the_state_says_so() -> No
         server.heal(fault)
         await found.writer.write_node("n0")
         await found.recorder.drain(5)
-        [told] = server.calls("POST", EVENTS)
-        assert told.body["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n0", "uid": "uid-n0"}
-        assert (told.body["type"], told.body["reason"]) == ("Warning", "DrainAborted")
+        told = [request.body for request in server.calls("POST", EVENTS)]
+        uid = policies["p"].uid
+        assert [body["regarding"] for body in told] == [
+            {"apiVersion": "v1", "kind": "Node", "name": "n0", "uid": "uid-n0"},
+            {"apiVersion": "npufleet.io/v1alpha1", "kind": "NPUNodePolicy", "name": "p", "uid": uid},
+        ]
+        assert {(body["type"], body["reason"]) for body in told} == {("Warning", "DrainAborted")}
         labels = {"outcome": "DrainTimedOut"}
         assert found.metrics.registry.get_sample_value("npufleet_drain_seconds_sum", labels) == 42.0
         assert found.metrics.registry.get_sample_value("npufleet_drain_seconds_count", labels) == 1

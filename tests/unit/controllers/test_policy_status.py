@@ -62,4 +62,4 @@ def test_events_tell_transitions_only() -> None:
         made = fleet.plan()
         told += [(event.warning, event.reason) for event in made.events]
         fleet.write(made)
-    assert told == [(False, "RollingOut"), (True, "DevicesBlocked"), (False, "AllDevicesReady")]
+    assert told == [(True, "DevicesBlocked"), (False, "RollingOut"), (False, "AllDevicesReady")]

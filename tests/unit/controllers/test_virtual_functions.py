@@ -136,30 +136,38 @@ def test_another_number_disrupts_and_goes_node_by_node() -> None:
     assert {fleet.orders(name)[A]["passthrough"]["virtualFunctions"] for name in fleet.nodes} == {2}
 
 
-@pytest.mark.parametrize(
-    ("part", "stops"), [("Blocked", True), ("Ready", False)], ids=["functions made and stuck", "not touched"]
-)
-def test_a_card_whose_functions_were_made_and_are_stuck_stops_the_rollout(part: str, stops: bool) -> None:
-    """A card that was not touched, because a VM has one of its functions, does not."""
+def test_a_card_whose_function_a_vm_uses_keeps_its_number_and_stops_nobody() -> None:
     fleet = fleet_of(nodes=2)
     fleet.add_policy(node_policy("p", rules=[of_functions(4)], nodes=POOL))
-    if not stops:
-        fleet.settle()
-        fleet.add_policy(node_policy("p", rules=[of_functions(2)], nodes=POOL))
-    else:
-        fleet.settle(only=[])
-        for name in fleet.nodes:
-            fleet.report(name)
+    fleet.settle()
+    fleet.cards["node-0"][PART] = Card(device="1251", parent=A, users=["qemu-kvm"])
+    fleet.settle()
+    fleet.add_policy(node_policy("p", rules=[of_functions(2)], nodes=POOL))
+    fleet.settle()
+    numbers = {name: fleet.orders(name)[A]["passthrough"]["virtualFunctions"] for name in fleet.nodes}
+    assert numbers == {"node-0": 4, "node-1": 2}
+    [blocker] = fleet.status("p")["blockers"]
+    assert (blocker["node"], blocker["device"], blocker["reason"]) == ("node-0", A, "InUse")
+    assert f"qemu-kvm on {PART}" in blocker["message"]
+    assert fleet.conditions("p")["Ready"] == ("False", "DevicesBlocked")
+
+
+def test_a_card_whose_functions_were_made_and_are_stuck_stops_the_rollout() -> None:
+    fleet = fleet_of(nodes=2)
+    fleet.add_policy(node_policy("p", rules=[of_functions(4)], nodes=POOL))
+    fleet.settle(only=[])
+    for name in fleet.nodes:
+        fleet.report(name)
     fleet.write(fleet.plan())
     state = fleet.states["node-0"]
     message = f"virtual function {PART}: it is in the way"
-    parts = [device_report(PART, part, "InUse" if part == "Blocked" else "Bound")]
+    parts = [device_report(PART, "Blocked", "InUse")]
     said = device_report(A, "Blocked", "InUse", message=message, former_driver="xe", virtual_functions=parts)
     generation = state["metadata"]["generation"]
     state["status"]["bindings"] = report([said], generation=generation, boot_id="boot-node-0-1")
     fleet.settle(only=["node-1"])
-    [blocker] = fleet.status("p")["blockers"]
+    blocker, other = fleet.status("p")["blockers"]
     assert (blocker["device"], blocker["message"]) == (A, message)
-    number = fleet.orders("node-1").get(A, {"passthrough": {}})["passthrough"].get("virtualFunctions")
-    assert number == (None if stops else 2)
+    assert (other["node"], other["reason"]) == ("node-1", "WaitingForBudget")
+    assert not fleet.orders("node-1")
     assert fleet.conditions("p")["Ready"] == ("False", "DevicesBlocked")

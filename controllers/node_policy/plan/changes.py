@@ -1,0 +1,179 @@
+"""From the orders in force to the target: what disrupts nothing, what needs room in limits, and what cannot be yet.
+
+A device in use is not ordered to change unless its policy lets its users be evicted: until then it keeps the order that
+it fulfils, or gets the new one to be held, which moves nothing. Where the device happens to be so already, the host
+says so, and the order is then given without anybody being disturbed: that is how devices in use are adopted, and how a
+revert heals without a drain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from controllers.node_policy.plan.compile import MAX_LIMITS
+from controllers.node_policy.plan.orders import ORPHANS, Identity, Order, Orders, RolloutLimits, address_key, orders_of
+from controllers.node_policy.plan.users import Usage, Users
+from controllers.node_policy.plan.view import BlockerReason
+from crds.models.node_state import Intent
+from crds.models.rollout import Drain
+
+_HOST: Final = "no eviction moves a process of the host: it goes on when that ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """Why the change of one device is not ordered, and of which policy it is."""
+
+    policy: str
+    reason: BlockerReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A drain for the present target that was given up a short time ago. `unseen`: devices without visible users."""
+
+    reason: BlockerReason
+    message: str
+    unseen: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the devices of a node stand when its orders change.
+
+    `done`: the order in force is carried out. `untouched`: it is not, and the device is as npufleet found it. `waits`:
+    the order in force waits for these users.
+    """
+
+    usage: Usage
+    done: frozenset[str]
+    untouched: frozenset[str]
+    waits: Mapping[str, Users]
+    given_up: GivenUp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """From the orders in force to the target.
+
+    `steady` is as far as one can go without disrupting anything; `goal` as far as one can go at present. `charged` are
+    the policies that decide or decided a device whose change disrupts: each must have room in its limits.
+    `deferred`: changes that neither of the two contains, by address.
+    """
+
+    steady: Orders
+    goal: Orders
+    charged: frozenset[str] = frozenset()
+    disrupted: tuple[str, ...] = ()
+    deferred: Mapping[str, Deferral] = field(default_factory=dict)
+
+
+def changes_between(present: Orders, target: Orders, standing: Standing) -> Changes:
+    """What of the way from `present` to `target` disrupts, for whom, and what must wait."""
+    before, after = present.by_address(), target.by_address()
+    limits = {limit.policy: limit for limit in target.limits}
+    steady: dict[str, Order] = {}
+    goal: dict[str, Order] = {}
+    charged: set[str] = set()
+    disrupted: list[str] = []
+    deferred: dict[str, Deferral] = {}
+    for address in sorted(before.keys() | after.keys(), key=address_key):
+        old, new = before.get(address), after.get(address)
+        done = address in standing.done
+        disruptive = disrupts(old, new, done=done)
+        if new is not None and (disruptive or address in standing.waits):
+            why = _deferral(new, limits.get(new.policy, RolloutLimits(new.policy)), disruptive, standing)
+            if why is not None:
+                deferred[address] = why
+                _put(steady, _kept(old, new, done=done))
+                _put(goal, _kept(old, new, done=done))
+                continue
+        _put(goal, new)
+        if not disruptive:
+            _put(steady, new)
+            continue
+        disrupted.append(address)
+        charged.update(order.policy for order in (old, new) if order is not None)
+        _put(steady, _until_there_is_room(old, new, done=done))
+    if not disrupted and not deferred:
+        return Changes(target, target)
+    known = {limit.policy: limit for limit in (*present.limits, *target.limits)}
+    return Changes(
+        _orders(steady, known, target),
+        _orders(goal, known, target),
+        frozenset(charged),
+        tuple(disrupted),
+        deferred,
+    )
+
+
+def disrupts(old: Order | None, new: Order | None, *, done: bool) -> bool:
+    """Whether a device may be moved by the step from one order to the next. `done`: the old one is carried out."""
+    if old is None:
+        return new is not None and new.intent is not Intent.HOLD
+    if new is None:
+        return old.intent is not Intent.RELEASE
+    if new.intent is Intent.HOLD and old.intent is not Intent.APPLY:
+        return False
+    if Intent.RELEASE in (old.intent, new.intent):
+        return new.intent is not old.intent
+    another = old.shape != new.shape or _another(old.identity, new.identity)
+    return another or (old.intent is Intent.HOLD and not done)
+
+
+def _another(old: Identity, new: Identity) -> bool:
+    if (old.vendor, old.device) != (new.vendor, new.device):
+        return True
+    return old.serial is not None and new.serial is not None and old.serial != new.serial
+
+
+def _deferral(new: Order, limits: RolloutLimits, disruptive: bool, standing: Standing) -> Deferral | None:
+    """Why the order must not be given now, or must not go on; None: it may."""
+    address = new.address
+    if new.intent is Intent.HOLD or (new.intent is Intent.RELEASE and address in standing.untouched):
+        return None  # moves nothing
+    users = standing.usage.of(address, new.shape if new.intent is Intent.APPLY else None)
+    if not users and not disruptive:
+        users = standing.waits[address]
+    given_up = standing.given_up
+    if not users:
+        waited = given_up is not None and (not disruptive or address in given_up.unseen)
+        return Deferral(new.policy, given_up.reason, given_up.message) if given_up is not None and waited else None
+    text = users.describe()
+    if users.others:
+        return Deferral(new.policy, BlockerReason.IN_USE, f"{text}; {_HOST}")
+    if limits.drain is not Drain.IF_IN_USE:
+        advice = "it goes on when the user ends, or with rollout.drain: IfInUse"
+        return Deferral(new.policy, BlockerReason.IN_USE, f"{text}; {advice}")
+    if given_up is not None:
+        return Deferral(new.policy, given_up.reason, f"{text}; {given_up.message}")
+    return None
+
+
+def _kept(old: Order | None, new: Order, *, done: bool) -> Order | None:
+    """The order of a device that must not change now: the one that it fulfils, else the new one, to be held.
+
+    Nobody's order is never held: what it is about is told by the host as long as it is not given back.
+    """
+    if old is not None and done and old.intent is not Intent.RELEASE:
+        return old
+    return None if new.policy == ORPHANS else new.held()
+
+
+def _until_there_is_room(old: Order | None, new: Order | None, *, done: bool) -> Order | None:
+    """The order in force; one that is held, and not fulfilled, may as well be the new one, to be held."""
+    if old is None or new is None or old.intent is not Intent.HOLD or done or new.intent is not Intent.APPLY:
+        return old
+    return new.held()
+
+
+def _put(orders: dict[str, Order], order: Order | None) -> None:
+    if order is not None:
+        orders[order.address] = order
+
+
+def _orders(devices: Mapping[str, Order], known: Mapping[str, RolloutLimits], target: Orders) -> Orders:
+    """With the limits of the policies that are named, and of those whose removal has to be remembered as confirmed."""
+    wanted = {order.policy for order in devices.values()} | {limit.policy for limit in target.limits if limit.confirmed}
+    return orders_of(devices.values(), [known[name] for name in sorted(wanted & known.keys())][:MAX_LIMITS])

@@ -1,0 +1,332 @@
+"""One step of a drain: does it begin, go on, end, or is it given up, and what do the objects have to say of it.
+
+A drain is under way from the moment that `status.rollout` says so until it says otherwise; that condition's transition
+time is its start. Nothing of it is kept anywhere else, so whoever leads next goes on where the last one stopped.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from controllers.node_policy.plan.drains import (
+    ABORTS,
+    DrainedDevice,
+    DrainOrder,
+    DrainTime,
+    NodeMarks,
+    drain_condition,
+)
+from controllers.node_policy.plan.evaluate import Evaluation
+from controllers.node_policy.plan.events import About, PlanEvent
+from controllers.node_policy.plan.orders import ORPHANS, RolloutLimits, address_key
+from controllers.node_policy.plan.progress import Progress, withheld
+from controllers.node_policy.plan.view import DrainFacts, NodeReason, StateView
+from controllers.node_policy.plan.waits import NO_LIMITS, Wait
+from crds.models.conditions import Condition, Status, parse_timestamp, truncate_message
+from crds.models.node_policy import DEFAULT_DRIVER_NAME
+from crds.models.node_state import NodeDrain
+from crds.models.rollout import Drain
+
+LEAST_RETRY_SECONDS: Final = 60
+_MESSAGE: Final = 1024
+_UNKNOWN: Final = frozenset({Progress.SILENT, Progress.REBOOTED, Progress.DAEMON_MISSING})
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSaid:
+    """What `status.rollout` is to say of a drain. `anew`: the time of the condition starts anew in any case."""
+
+    under_way: bool
+    reason: str
+    message: str
+    drain: NodeDrain | None
+    anew: bool = False
+
+    @property
+    def aborted(self) -> bool:
+        """It was given up, and what it was for is still to be done."""
+        return not self.under_way and self.drain is not None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStep:
+    """`said` None: nothing is to be said of any drain. `ends`: it has to be written before anything else is done.
+
+    The rest is for the drainer, the Node and people. `check_at`: when time alone would lead to another step.
+    """
+
+    said: DrainSaid | None = None
+    ends: bool = False
+    order: DrainOrder | None = None
+    marks: NodeMarks | None = None
+    events: tuple[PlanEvent, ...] = ()
+    seconds: DrainTime | None = None
+    check_at: datetime | None = None
+
+
+NO_STEP: Final = DrainStep()
+
+
+def back_off_ends(state: StateView, now: datetime) -> datetime | None:
+    """Until when a drain that was given up is not tried again; None: there is no such drain."""
+    drain = state.rollout.drain if state.rollout is not None else None
+    if drain is None or drain.aborts is None:
+        return None
+    said = drain_condition(state.rollout)
+    if said is None or said.status is Status.TRUE or said.reason not in ABORTS:
+        return None
+    return _since(said, now) + timedelta(seconds=_retry_seconds(state))
+
+
+def drain_step(evaluation: Evaluation, facts: DrainFacts | None, external: bool, now: datetime) -> DrainStep:
+    """The step for one node at `now`; `facts` is what the drainer saw there, if it has looked."""
+    node, rollout = evaluation.node, evaluation.state.rollout
+    drain = rollout.drain if rollout is not None else None
+    marked = node.cordoned_by or node.drain_request or node.drain_done
+    if not evaluation.waits and drain is None and not marked:
+        return NO_STEP
+    said = drain_condition(rollout)
+    under_way = said is not None and said.status is Status.TRUE
+    revision = evaluation.state.orders.revision()
+    if facts is not None and facts.revision != revision:
+        facts = None
+    marks = _marks(evaluation, under_way, revision, facts, external)
+    if said is not None and under_way:
+        drain = drain or NodeDrain(policy=_laid_to(evaluation), target="")
+        return _go_on(evaluation, drain, said, revision, facts, external, marks, now)
+    if evaluation.waits:
+        return _begin(evaluation, drain, revision, facts, external, marks, now)
+    return DrainStep(said=_afterwards(evaluation, drain, said, now), marks=marks)
+
+
+def _begin(
+    evaluation: Evaluation,
+    former: NodeDrain | None,
+    revision: str,
+    facts: DrainFacts | None,
+    external: bool,
+    marks: NodeMarks | None,
+    now: datetime,
+) -> DrainStep:
+    purpose = evaluation.target.purpose()
+    aborts = former.aborts if former is not None and former.target == purpose else None
+    drain = NodeDrain(policy=_laid_to(evaluation), target=purpose, aborts=aborts)
+    reason, message = _stands(evaluation, revision, facts, external)
+    said = DrainSaid(True, reason, message, drain)
+    text = f"drain of node {evaluation.node.name} started: {message}"
+    evicts = any(wait.evicts for wait in evaluation.waits.values())
+    return DrainStep(
+        said=said,
+        marks=marks,
+        events=_events(evaluation, drain.policy, False, "DrainStarted", text) if evicts else (),
+        check_at=now + timedelta(seconds=_timeout(evaluation, drain.policy)),
+    )
+
+
+def _go_on(
+    evaluation: Evaluation,
+    drain: NodeDrain,
+    said: Condition,
+    revision: str,
+    facts: DrainFacts | None,
+    external: bool,
+    marks: NodeMarks | None,
+    now: datetime,
+) -> DrainStep:
+    since = _since(said, now)
+    timeout = _timeout(evaluation, drain.policy)
+    deadline = since + timedelta(seconds=timeout)
+    waits = evaluation.waits
+    unknown = bool(evaluation.problem) or evaluation.worst.progress in _UNKNOWN
+    if _uncordoned(evaluation) and waits:
+        by_hand = "somebody made the node schedulable again"
+        return _give_up(evaluation, drain, NodeReason.UNCORDONED, by_hand, facts, marks, now, since)
+    if now >= deadline and (waits or unknown):
+        return _give_up(
+            evaluation, drain, NodeReason.DRAIN_TIMED_OUT, f"given up after {timeout} s", facts, marks, now, since
+        )
+    if not waits and (not evaluation.moving or now >= deadline):
+        return _end(evaluation, drain, marks, now, since)
+    reason, message = _stands(evaluation, revision, facts, external)
+    order = _order(evaluation, drain, revision, external)
+    going_on = DrainSaid(True, reason, message, drain, anew=_in_future(said, now))
+    return DrainStep(said=going_on, order=order, marks=marks, check_at=deadline)
+
+
+def _give_up(
+    evaluation: Evaluation,
+    drain: NodeDrain,
+    reason: NodeReason,
+    why: str,
+    facts: DrainFacts | None,
+    marks: NodeMarks | None,
+    now: datetime,
+    since: datetime,
+) -> DrainStep:
+    """The next plan takes back the orders and the marks, since the objects then say that it was given up."""
+    blockers = "; ".join(_blockers(evaluation, facts)) or evaluation.problem or evaluation.worst.message
+    retry = f"tried again after {_retry_seconds(evaluation.state)} s, after nodes where none was given up"
+    unseen = tuple(sorted((a for a, wait in evaluation.waits.items() if not wait.users), key=address_key))
+    purpose = evaluation.target.purpose()
+    aborts = (drain.aborts or 0) if drain.target == purpose else 0
+    message = truncate_message(f"{why}: {blockers}", _MESSAGE - len(retry) - 2) + f"; {retry}"
+    record = NodeDrain(policy=drain.policy, target=purpose, aborts=aborts + 1, unseen=unseen)
+    text = f"drain of node {evaluation.node.name} was given up: {reason}: {message}"
+    return DrainStep(
+        said=DrainSaid(False, reason, message, record),
+        ends=True,
+        marks=marks,
+        events=_events(evaluation, drain.policy, True, "DrainAborted", text),
+        seconds=DrainTime(evaluation.node.name, drain.policy, _lasted(since, now), reason),
+    )
+
+
+def _end(
+    evaluation: Evaluation, drain: NodeDrain, marks: NodeMarks | None, now: datetime, since: datetime
+) -> DrainStep:
+    reached = drain.target == evaluation.target.purpose() and not evaluation.changes.deferred
+    reason = NodeReason.DRAINED if reached else NodeReason.WITHDRAWN
+    message = "" if reached else "no change needs it any more"
+    name = "Drained" if reached else "DrainWithdrawn"
+    said = DrainSaid(False, reason, message, None)
+    limits = next((limits for limits in evaluation.state.orders.limits if limits.policy == drain.policy), NO_LIMITS)
+    if limits.drain is not Drain.IF_IN_USE and not evaluation.node.drain_request:
+        return DrainStep(said=said, ends=True, marks=marks)  # a hand-over that took its time; nobody was moved away
+    text = f"drain of node {evaluation.node.name} ended after {_lasted(since, now):.0f} s"
+    return DrainStep(
+        said=said,
+        ends=True,
+        marks=marks,
+        events=_events(evaluation, drain.policy, False, name, f"{text}: {message}" if message else text),
+        seconds=DrainTime(evaluation.node.name, drain.policy, _lasted(since, now), reason),
+    )
+
+
+def _afterwards(
+    evaluation: Evaluation, drain: NodeDrain | None, said: Condition | None, now: datetime
+) -> DrainSaid | None:
+    """A drain that was given up is remembered while what it was for is still to be done."""
+    if said is None:
+        return None
+    changes = evaluation.changes
+    open_still = bool(changes.deferred or changes.disrupted or evaluation.moving)
+    if drain is not None and not (drain.target == evaluation.target.purpose() and open_still):
+        drain = None
+    return DrainSaid(False, said.reason, said.message, drain, anew=_in_future(said, now))
+
+
+def _stands(evaluation: Evaluation, revision: str, facts: DrainFacts | None, external: bool) -> tuple[str, str]:
+    waits = evaluation.waits.values()
+    message = truncate_message("; ".join(_blockers(evaluation, facts)), _MESSAGE)
+    evicting = [wait for wait in waits if wait.evicts]
+    if external and evicting and evaluation.node.drain_done != revision:
+        return NodeReason.WAITING_FOR_DRAINER, message
+    if any(wait.users for wait in evicting) or (facts is not None and evicting and (facts.blockers or facts.claims)):
+        return NodeReason.EVICTING, message
+    if any(wait.publisher for wait in waits):
+        return NodeReason.WAITING_FOR_PUBLISHER, message
+    return NodeReason.WAITING_FOR_CHANGE, message
+
+
+def _blockers(evaluation: Evaluation, facts: DrainFacts | None) -> list[str]:
+    """Who stands in the way: in the drainer's words where it has looked, else as the host says."""
+    told = list(facts.blockers) if facts is not None else []
+    for address, wait in evaluation.waits.items():
+        if facts is not None and facts.blockers and wait.evicts:
+            continue
+        if wait.users:
+            told.append(f"{address}: {wait.users.describe()}")
+        elif wait.message:
+            told.append(f"{address}: {wait.message}")
+    return told
+
+
+def _order(evaluation: Evaluation, drain: NodeDrain, revision: str, external: bool) -> DrainOrder | None:
+    node, state = evaluation.node, evaluation.state
+    evicting = [wait for wait in evaluation.waits.values() if wait.evicts]
+    if not evicting and not (node.drain_request and not evaluation.waits):
+        return None
+    drivers = frozenset((DEFAULT_DRIVER_NAME, *(order.shape.driver_name for order in state.orders.devices)))
+    devices = () if external else tuple(_device(evaluation, wait, drivers) for wait in evicting)
+    return DrainOrder(node.name, drain.policy, revision, devices, node.unschedulable)
+
+
+def _device(evaluation: Evaluation, wait: Wait, drivers: frozenset[str]) -> DrainedDevice:
+    addresses = evaluation.usage.addresses(wait.order.address)
+    free = withheld(addresses, evaluation.node, evaluation.state)
+    return DrainedDevice(wait.order.address, addresses, drivers, wait.users.pods, free)
+
+
+def _marks(
+    evaluation: Evaluation, under_way: bool, revision: str, facts: DrainFacts | None, external: bool
+) -> NodeMarks | None:
+    """What the Node should say, where it says something else.
+
+    A cordon of ours stays as long as the drain does. One of somebody else is as good, and is never touched.
+    """
+    node = evaluation.node
+    waits = evaluation.waits.values()
+    drains = under_way and (any(wait.evicts for wait in waits) or (not waits and bool(node.drain_request)))
+    request = revision if drains else ""
+    cordoned_by, unschedulable = node.cordoned_by, None
+    if drains and not external:
+        if facts is not None and facts.needs_cordon and not node.unschedulable and not node.cordoned_by:
+            cordoned_by, unschedulable = _laid_to(evaluation), True
+    elif node.cordoned_by:
+        cordoned_by, unschedulable = "", False if node.unschedulable else None
+    done = "" if node.drain_done and not under_way else None
+    if (cordoned_by, request, unschedulable, done) == (node.cordoned_by, node.drain_request, None, None):
+        return None
+    return NodeMarks(node.uid, unschedulable, cordoned_by, request, done)
+
+
+def _uncordoned(evaluation: Evaluation) -> bool:
+    """A person made the node schedulable that was cordoned for the drain."""
+    node, rollout = evaluation.node, evaluation.state.rollout
+    ours = node.cordoned_by or (rollout.cordoned_by if rollout is not None else "")
+    return bool(ours) and not node.unschedulable
+
+
+def _laid_to(evaluation: Evaluation) -> str:
+    """The policy of the lowest address that waits; the one of a drain under way stays."""
+    rollout, said = evaluation.state.rollout, drain_condition(evaluation.state.rollout)
+    if rollout is not None and rollout.drain is not None and said is not None and said.status is Status.TRUE:
+        return rollout.drain.policy
+    lowest = min(evaluation.waits, key=address_key, default=None)
+    if lowest is not None:
+        return evaluation.waits[lowest].order.policy
+    return next((order.policy for order in evaluation.state.orders.devices), ORPHANS)
+
+
+def _timeout(evaluation: Evaluation, policy: str) -> int:
+    """The shortest among the policies whose orders wait, in seconds."""
+    concerned = [wait.limits for wait in evaluation.waits.values()]
+    concerned = concerned or [limits for limits in evaluation.state.orders.limits if limits.policy == policy]
+    return min((limits.drain_timeout_seconds for limits in concerned), default=NO_LIMITS.drain_timeout_seconds)
+
+
+def _retry_seconds(state: StateView) -> int:
+    every: tuple[RolloutLimits, ...] = state.orders.limits or (NO_LIMITS,)
+    return max(LEAST_RETRY_SECONDS, min(limits.drain_timeout_seconds for limits in every))
+
+
+def _events(evaluation: Evaluation, policy: str, warning: bool, reason: str, text: str) -> tuple[PlanEvent, ...]:
+    name = evaluation.node.name
+    return (
+        PlanEvent(About.POLICY, policy, warning, reason, text, node=name),
+        PlanEvent(About.NODE, name, warning, reason, text, node=name),
+    )
+
+
+def _since(said: Condition, now: datetime) -> datetime:
+    """When the condition turned; one that stands in the future (a clock was wrong) has turned just now."""
+    return min(parse_timestamp(said.last_transition_time) or now, now)
+
+
+def _in_future(said: Condition, now: datetime) -> bool:
+    since = parse_timestamp(said.last_transition_time)
+    return since is None or since > now
+
+
+def _lasted(since: datetime, now: datetime) -> float:
+    return max(0.0, (now - since).total_seconds())

@@ -1,0 +1,161 @@
+"""All nodes of a world, judged; what is known of a node that did not change is taken over from the last plan.
+
+Judging is the part of a plan that costs time: a plan for thousands of nodes of which few changed must not repeat it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from controllers.node_policy.plan.evaluate import Evaluation, evaluate
+from controllers.node_policy.plan.node_status import Notes
+from controllers.node_policy.plan.orders import ORPHANS
+from controllers.node_policy.plan.removal_hold import (
+    Holds,
+    RemovalHold,
+    confirmed_devices,
+    device_key,
+    nodes_hold,
+    orders_hold,
+    policies_hold,
+)
+from controllers.node_policy.plan.view import NodeView, PolicyView, StateView, World
+from crds.models.node_state import Intent
+
+_NOBODY: Final[frozenset[str]] = frozenset()
+_UNSETTLED: Final = "the labels of the Node have not stood still since this controller first saw it"
+
+
+class _About(NamedTuple):
+    """What is known of a node beside its objects, and bears on the judgement of it."""
+
+    silent: frozenset[str]
+    settling: bool
+    backing_off: bool
+    problem: str
+
+
+@dataclass(slots=True)
+class Cache:
+    """Judgements on nodes that did not change since the last plan: they make a plan faster, never another one."""
+
+    key: tuple[Any, ...] = ()
+    evaluations: dict[str, tuple[_About, Evaluation]] = field(default_factory=dict)
+    releasing: dict[str, tuple[Evaluation, tuple[frozenset[str], bool], Evaluation]] = field(default_factory=dict)
+    settled: dict[str, tuple[Evaluation, Notes]] = field(default_factory=dict)
+
+
+def judge(
+    world: World, settling: frozenset[str], backing_off: frozenset[str], cache: Cache
+) -> tuple[list[Evaluation], Holds]:
+    """The judgements on all nodes that exist and have an NPUNodeState, by name, and what is held.
+
+    `settling`: nodes whose Node was created anew a short time ago. `backing_off`: nodes where a drain was given up too
+    short a time ago to be tried again.
+    """
+    policies = sorted(world.policies.values(), key=lambda policy: policy.precedence)
+    missing = policies_hold(world)
+    key = ([(policy.name, policy.spec) for policy in policies], missing.held, missing.confirmed)
+    if cache.key != key:
+        cache.evaluations.clear()
+        cache.releasing.clear()
+        cache.settled.clear()
+        cache.key = key
+    names = sorted(world.nodes.keys() & world.states.keys())
+    for gone in cache.evaluations.keys() - set(names):
+        del cache.evaluations[gone]
+        cache.releasing.pop(gone, None)
+        cache.settled.pop(gone, None)
+    judging = _Judge(world, policies, missing, settling, backing_off, cache)
+    evaluations = [judging.cached(name) for name in names]
+    orphaned = _orders_hold(evaluations, world)
+    return [
+        judging.releasing(evaluation, orphaned) if evaluation.orphans else evaluation for evaluation in evaluations
+    ], (Holds(missing, orphaned, nodes_hold(world)))
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Judges the nodes of one world, and keeps what it found for the next one."""
+
+    world: World
+    policies: Sequence[PolicyView]
+    missing: RemovalHold
+    settling: frozenset[str]
+    backing_off: frozenset[str]
+    cache: Cache
+
+    def cached(self, name: str) -> Evaluation:
+        node, state = self.world.nodes[name], self.world.states[name]
+        about = self._about(name)
+        known = self.cache.evaluations.get(name)
+        if known is not None and known[0] == about:
+            evaluation = known[1]
+            if _alike(evaluation.node, node) and _alike(evaluation.state, state):
+                return evaluation
+        evaluation = self._evaluate(node, state, about, self.missing.confirmed, _NOBODY)
+        self.cache.evaluations[name] = (about, evaluation)
+        return evaluation
+
+    def releasing(self, evaluation: Evaluation, orphaned: RemovalHold) -> Evaluation:
+        """The node judged again, with those of its orphans given back that nothing holds.
+
+        With no policy left at all, an order that nobody gave says nothing about what anybody wants: only what was
+        confirmed is given back.
+        """
+        name = evaluation.node.name
+        keys = {device_key(name, address): address for address in evaluation.orphans}
+        free = keys.keys() - orphaned.held
+        if not self.policies:
+            free &= orphaned.confirmed
+        released = frozenset(keys[key] for key in free)
+        if not released:
+            return evaluation
+        meant = bool(free & orphaned.confirmed)
+        known = self.cache.releasing.get(name)
+        if known is not None and known[0] is evaluation and known[1] == (released, meant):
+            return known[2]
+        confirmed = self.missing.confirmed | {ORPHANS} if meant else self.missing.confirmed
+        again = self._evaluate(evaluation.node, evaluation.state, self._about(name), confirmed, released)
+        self.cache.releasing[name] = (evaluation, (released, meant), again)
+        return again
+
+    def _about(self, name: str) -> _About:
+        problem = _UNSETTLED if name in self.world.unsettled else ""
+        silent = self.world.silent.get(name, _NOBODY)
+        return _About(silent, name in self.settling, name in self.backing_off, problem)
+
+    def _evaluate(
+        self, node: NodeView, state: StateView, about: _About, confirmed: frozenset[str], released: frozenset[str]
+    ) -> Evaluation:
+        return evaluate(
+            node,
+            state,
+            self.policies,
+            self.missing.held,
+            about.silent,
+            settling=about.settling,
+            backing_off=about.backing_off,
+            confirmed=confirmed,
+            released=released,
+            problem=about.problem,
+        )
+
+
+def _orders_hold(evaluations: Iterable[Evaluation], world: World) -> RemovalHold:
+    orphans = {device_key(e.node.name, address) for e in evaluations for address in e.orphans}
+    if not orphans:
+        return RemovalHold()
+    ordered = {
+        device_key(e.node.name, order.address)
+        for e in evaluations
+        for order in e.state.orders.devices
+        if order.intent is not Intent.RELEASE
+    }
+    remembered = confirmed_devices((e.node.name, e.state, e.orphans) for e in evaluations)
+    return orders_hold(orphans, ordered, remembered, world)
+
+
+def _alike(known: object, given: object) -> bool:
+    """Identity first: comparing whole records is for those that a list has brought again."""
+    return known is given or known == given
