@@ -93,6 +93,12 @@ class WorkQueue(Generic[K]):
         heapq.heappush(self._timers, (due, self._timer_count, key))
         self._kick()
 
+    def discard(self, key: K) -> None:
+        """Take back a key that waits: what it was added for is no more. One being worked on, or with a time in the
+        future, stays."""
+        self._ready.pop(key, None)
+        self._report_depth()
+
     def retry(self, key: K, *, at_least: float = 0.0) -> float:
         """Reconcile `key` after its backoff, which grows; returns the seconds chosen."""
         backoff = self._backoffs.get(key)

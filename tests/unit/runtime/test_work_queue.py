@@ -71,6 +71,46 @@ def test_a_key_added_many_times_while_waiting_runs_once() -> None:
     assert run_virtual(main()) == ["a", "b"]
 
 
+def test_a_key_taken_back_while_waiting_does_not_run_but_one_with_a_time_does() -> None:
+    async def main() -> tuple[list[str], int]:
+        work, seen = queue(), []
+
+        async def reconcile(key: str) -> None:
+            seen.append(key)
+            work.discard("c")  # nobody works on it yet
+            work.discard(key)  # too late
+            work.discard("never added")
+
+        for key in "abc":
+            work.add(key)
+        work.discard("b")
+        work.add_after("later", 1)
+        work.discard("later")
+        depth = work.depth
+        await drained(work, reconcile, 10, workers=1)
+        return seen, depth
+
+    assert run_virtual(main()) == (["a", "later"], 2)
+
+
+def test_a_key_taken_back_while_it_is_worked_on_still_runs_again() -> None:
+    async def main() -> int:
+        work, runs = queue(), 0
+
+        async def reconcile(key: str) -> None:
+            nonlocal runs
+            runs += 1
+            if runs == 1:
+                work.add(key)
+                work.discard(key)
+
+        work.add("a")
+        await drained(work, reconcile, 10)
+        return runs
+
+    assert run_virtual(main()) == 2
+
+
 def test_of_several_times_the_earliest_holds_and_now_beats_them_all() -> None:
     async def main() -> list[tuple[str, float]]:
         loop = asyncio.get_running_loop()
