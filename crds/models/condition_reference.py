@@ -50,6 +50,7 @@ _INVALID: Final = "The policy cannot be understood; its devices stay as they are
 _SILENT: Final = "A daemon of the node has not renewed its Lease for 15 minutes."
 _REBOOTED: Final = "The node has booted and a daemon has not reported since."
 _MISSING: Final = "The mode needs a daemon that does not report on the node."
+_GIVEN_UP: Final = "A drain for the change was given up; the message says when it is tried again."
 _HELD: Final = "Many policies vanished at once: their devices stay as they are until the removal is confirmed."
 
 _POLICY: Final = (
@@ -174,11 +175,12 @@ _NODE_STATE: Final = (
         "No device of the node is away for the rollout.",
         _reasons(
             ("NoDisruption", "True", "All devices are as ordered, or were never touched."),
-            ("Changing", "False", "Devices are changing."),
+            ("Changing", "False", "Devices are changing, or are about to once their users are gone."),
             ("DevicesFailed", "False", "A change failed."),
             ("DaemonMissing", "False", _MISSING),
             ("DaemonSilent", "Unknown", _SILENT),
             ("Rebooted", "Unknown", _REBOOTED),
+            ("NodeGone", "Unknown", "The Node does not exist."),
         ),
     ),
     ConditionDoc(
@@ -188,8 +190,34 @@ _NODE_STATE: Final = (
         _reasons(
             ("Current", "True", "It has."),
             ("WaitingForBudget", "False", "A policy's `maxUnavailable` leaves no room yet; the message names it."),
+            (
+                "InUse",
+                "False",
+                "Somebody uses a device that has to change, and is not moved away; the message names it.",
+            ),
+            ("DrainTimedOut", "False", _GIVEN_UP),
+            ("Uncordoned", "False", _GIVEN_UP),
             ("InventoryPending", "Unknown", "The node has not told its devices in this boot yet."),
             ("StateUnreadable", "Unknown", "This object cannot be understood; the message names the field."),
+        ),
+    ),
+    ConditionDoc(
+        "status.rollout",
+        "Draining",
+        "Who uses devices that have to change is being moved away; afterwards, how that ended.",
+        _reasons(
+            ("WaitingForPublisher", "True", "The publisher has not handed the devices over yet."),
+            ("Evicting", "True", "Pods are asked to go; the message says who stands in the way, and why."),
+            ("WaitingForDrainer", "True", "Another tool was asked to, by `npufleet.io/drain-request` of the Node."),
+            ("WaitingForChange", "True", "The users are gone; the host changes the devices."),
+            ("Drained", "False", "The devices have changed."),
+            ("Withdrawn", "False", "No change needs it any more."),
+            (
+                "DrainTimedOut",
+                "False",
+                "Given up after `drainTimeoutSeconds`; the message says what was in the way, and when it is tried again.",
+            ),
+            ("Uncordoned", "False", "Given up, because somebody made the node schedulable; tried again later."),
         ),
     ),
     ConditionDoc(
@@ -324,7 +352,16 @@ _BLOCKERS: Final = ReasonTable(
     "Why a device or a node is not as the policy asks; besides these, the reasons of its daemons (see NPUNodeState).",
     _reasons(
         ("AddressOfAnotherKind", "", "The device at an address of `match.addresses` is of another kind."),
-        ("InUse", "", "Others use the device: the rule's `limit` does not count it."),
+        (
+            "InUse",
+            "",
+            "Somebody uses the device: a change of it is put off, or the rule's `limit` does not count it; the message "
+            "says which.",
+        ),
+        ("WaitingForBudget", "", "The node waits for room in `maxUnavailable`; the message names the policies."),
+        ("Draining", "", "Who uses the device is being moved away; the message says who stands in the way."),
+        ("DrainTimedOut", "", _GIVEN_UP),
+        ("Uncordoned", "", f"Somebody made the node schedulable in the middle of a drain. {_GIVEN_UP}"),
         ("Vetoed", "", "The host needs the device: the rule's `limit` does not count it."),
         ("RemovalHeld", "", _HELD),
         ("InventoryPending", "", "The node has not told its devices in this boot yet."),
