@@ -1,14 +1,16 @@
-"""A settle time between commits and new orders: two objects of one commit arrive one after the other, and act as one.
+"""A settle time between what people change and new orders: two objects of one commit act as one, labels may flap.
 
 Only what changes orders counts (an object that came, went, or has a new generation); a status never makes anybody wait.
+A label of a Node counts once it has stood still: one that flaps must not give devices back and take them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
-from controllers.node_policy.plan import PolicyView
+from controllers.node_policy.plan import NodeView, PolicyView
+from runtime.store import Change
 
 
 class SettledPolicies:
@@ -55,3 +57,108 @@ def changes_orders(old: PolicyView | None, new: PolicyView | None) -> bool:
     if old is None or new is None:
         return True
     return (old.uid, old.generation) != (new.uid, new.generation)
+
+
+@dataclass(slots=True)
+class _Moving:
+    """A label that changed at `since`, and what it was before (None: absent); `known` False: nobody knows that."""
+
+    since: float
+    before: str | None
+    known: bool
+
+
+@dataclass(slots=True)
+class _Seen:
+    uid: str
+    since: float
+    moving: dict[str, _Moving] = field(default_factory=dict)
+
+
+class SettledNodes:
+    """The Nodes with their labels as these were when each last stood still for `seconds`.
+
+    Label by label, and without an end: one that flaps for ever keeps the value that it had before, and holds up no
+    other. Of labels that were never seen to stand still (the process or the Node is new) nothing is known.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, seconds: float = 1.0) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._seen: dict[str, _Seen] = {}
+        self._next: float | None = None
+
+    def changed(self, changes: Sequence[Change[NodeView]]) -> None:
+        """Nodes changed; to be told of every batch, in their order."""
+        now = self._clock()
+        for change in changes:
+            old, new = change.old, change.new
+            if new is None:
+                self._seen.pop(change.key.name, None)
+            elif old is None or old.uid != new.uid:
+                self._seen[new.name] = _Seen(new.uid, now)
+            elif old.labels != new.labels:
+                self._note(self._seen.setdefault(new.name, _Seen(new.uid, now)), old.labels, new.labels, now)
+
+    def take(self, live: Mapping[str, NodeView], keys: Set[str]) -> tuple[Mapping[str, NodeView], frozenset[str]]:
+        """The Nodes to plan with, and the names of those whose labels among `keys` nothing is known of."""
+        now = self._clock()
+        found = dict(live)
+        unsettled = set()
+        ends: list[float] = []
+        for name, node in live.items():
+            seen = self._seen.get(name)
+            if seen is None or seen.uid != node.uid:
+                seen = self._seen[name] = _Seen(node.uid, now)
+            if keys and now < seen.since + self._seconds:
+                unsettled.add(name)
+                ends.append(seen.since + self._seconds)
+            if seen.moving:
+                found[name], known = self._as_before(node, seen, keys, now, ends)
+                if not known:
+                    unsettled.add(name)
+        self._next = min(ends, default=None)
+        return found, frozenset(unsettled)
+
+    def wait(self) -> float | None:
+        """Seconds until another label counts, as of the last `take`; None when nothing is on its way."""
+        return None if self._next is None else max(0.0, self._next - self._clock())
+
+    def _note(self, seen: _Seen, old: Mapping[str, str], new: Mapping[str, str], now: float) -> None:
+        for key in old.keys() | new.keys():
+            if old.get(key) == new.get(key):
+                continue
+            moving = seen.moving.get(key)
+            if moving is not None and now < moving.since + self._seconds:
+                moving.since = now
+            else:
+                seen.moving[key] = _Moving(now, old.get(key), known=now >= seen.since + self._seconds)
+
+    def _as_before(
+        self, node: NodeView, seen: _Seen, keys: Set[str], now: float, ends: list[float]
+    ) -> tuple[NodeView, bool]:
+        known = True
+        labels: dict[str, str] | None = None
+        for key, moving in list(seen.moving.items()):
+            end = moving.since + self._seconds
+            if now >= end:
+                del seen.moving[key]
+            elif key in keys:
+                ends.append(end)
+                known = known and moving.known
+                labels = labels if labels is not None else dict(node.labels)
+                if moving.before is None:
+                    labels.pop(key, None)
+                else:
+                    labels[key] = moving.before
+        return (node if labels is None else replace(node, labels=labels)), known
+
+
+def selector_keys(policies: Iterable[PolicyView]) -> frozenset[str]:
+    """The labels that any of these policies asks for."""
+    found: set[str] = set()
+    for policy in policies:
+        if policy.spec is not None:
+            found |= policy.spec.node_selector.match_labels.keys()
+            found |= {requirement.key for requirement in policy.spec.node_selector.match_expressions}
+    return frozenset(found)

@@ -35,6 +35,10 @@ class Stores:
         """All policies as they are now, whether or not they have stood still."""
         return dict(_records(self.policies, _unreadable_policy))
 
+    def live_nodes(self) -> dict[str, NodeView]:
+        """All Nodes as they are now, whether or not their labels have stood still."""
+        return dict(_records(self.nodes, _unreadable_node))
+
     def node_exists(self, name: str) -> bool:
         return Key("", name) in self.nodes
 
@@ -50,6 +54,8 @@ class Stores:
         self,
         policies: Mapping[str, PolicyView],
         *,
+        nodes: Mapping[str, NodeView] | None = None,
+        unsettled: frozenset[str] = frozenset(),
         silent: Mapping[str, frozenset[str]],
         in_flight: Mapping[str, frozenset[str]],
         refused: Iterable[str],
@@ -58,13 +64,15 @@ class Stores:
     ) -> World:
         """The world with these settled policies.
 
+        `nodes`: the Nodes with labels that stood still, `unsettled` those of whose labels nothing is known; without
+        them, the Nodes as they are now.
         `confirmed`: what was confirmed when the confirmation had the value given with it; it counts while that stands.
         """
         confirmation = self.settings.get(SETTINGS_NAME, NAMESPACE) or ""
         value, names = confirmed
         return World(
             policies=policies,
-            nodes=dict(_records(self.nodes, _unreadable_node)),
+            nodes=self.live_nodes() if nodes is None else nodes,
             states=dict(_records(self.states, _unreadable_state)),
             silent=silent,
             in_flight=dict(in_flight),
@@ -72,6 +80,7 @@ class Stores:
             confirmation=confirmation,
             confirmed=names if value == confirmation else frozenset(),
             grace_seconds=grace_seconds,
+            unsettled=unsettled,
         )
 
 
