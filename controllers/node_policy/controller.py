@@ -25,7 +25,7 @@ from controllers.node_policy.metrics import Figures, SharedQueueMetrics
 from controllers.node_policy.plan import Cache, Plan, PolicyView, plan
 from controllers.node_policy.plan.removal_hold import SETTINGS_NAME
 from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS
-from controllers.node_policy.settle import SettledPolicies, changes_orders
+from controllers.node_policy.settle import SettledNodes, SettledPolicies, changes_orders, selector_keys
 from controllers.node_policy.world import Stores
 from controllers.node_policy.writer import Writer
 from runtime.api import Api
@@ -93,6 +93,8 @@ class NodePolicyController:
         self._recorder = EventRecorder(api, component=COMPONENT, instance=identity)
         self._election = LeaderElection(api, COMPONENT, identity)
         self._settled = SettledPolicies(clock, seconds=self.options.settle_seconds)
+        self._labels = SettledNodes(clock, seconds=self.options.settle_seconds)
+        stores.nodes.subscribe(self._labels.changed)  # before it leads, too: then it knows which labels stand still
         self._writer = Writer(
             api,
             stores.states,
@@ -203,6 +205,7 @@ class NodePolicyController:
             process.supervise(self._drain_rounds.run(1, self._rounds.run), "drains", finite=True),
         ]
         await process.stop.wait()
+        self._rounds.stop()
         for queue in (self._plans, self._node_writes, self._policy_writes, self._mark_writes, self._drain_rounds):
             queue.stop()
         if self._election.lost.is_set():
@@ -264,8 +267,12 @@ class NodePolicyController:
         wait = self._settled.wait()
         if policies is None:
             return wait  # commits have not stood still yet
+        live = self._stores.live_nodes()
+        nodes, unsettled = self._labels.take(live, selector_keys(policies.values()))
         world = self._stores.world(
             policies,
+            nodes=nodes,
+            unsettled=unsettled,
             silent=self._leases.silent,
             in_flight=self._writer.in_flight,
             refused=self._writer.refused,
@@ -286,12 +293,12 @@ class NodePolicyController:
             self._policy_writes.add(name)
         for name in posted.nodes:
             self._node_writes.add(name)
-        for name in self._marker.post(made.marks, world.nodes):
+        for name in self._marker.post(made.marks, live):
             self._mark_writes.add(name)
-        if self._rounds.post(made.drains, made.marks):
-            self._drain_rounds.add("all")
+        if (due := self._rounds.post(made.drains, made.marks)) is not None:
+            self._drain_rounds.add_after("all", due)
         self._figures.show_nodes(_nodes_by_state(made, world.policies))
-        waits = [] if wait is None else [wait]
+        waits = [seconds for seconds in (wait, self._labels.wait()) if seconds is not None]
         if made.next_check is not None:
             waits.append(max(0.1, (made.next_check - now).total_seconds()))
         return min(waits, default=None)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import Gauge, Histogram
 
+from controllers.node_policy.plan.drains import ABORTS
+from controllers.node_policy.plan.view import NodeReason
 from runtime.metrics import Metrics, QueueMetrics
 
 KIND = "NPUNodePolicy"
@@ -44,6 +46,8 @@ class Figures:
             buckets=_DRAIN_BUCKETS,
             registry=metrics.registry,
         )
+        for outcome in (NodeReason.DRAINED, NodeReason.WITHDRAWN, *ABORTS):
+            self._drains.labels(outcome)  # there from the start, so that the first one shows as an increase
         self._shown_blocked: set[tuple[str, ...]] = set()
         self._shown_held: set[tuple[str, ...]] = set()
         self._shown_nodes: set[tuple[str, ...]] = set()

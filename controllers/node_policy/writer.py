@@ -7,19 +7,20 @@ object is read before anything else is decided about its node.
 from __future__ import annotations
 
 import logging
+import random
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from controllers.node_policy.metrics import Figures
+from controllers.node_policy.pending import NodeWork, Pause, PolicyWork, Posted, RolloutWork
 from controllers.node_policy.plan import Plan, PolicyView, SpecChange, StateView, read_state
-from controllers.node_policy.plan.drains import DrainTime
 from controllers.node_policy.plan.events import About, PlanEvent
 from crds.models.conditions import Status, find_condition
 from crds.models.node_policy import NodePolicyStatus
-from crds.models.node_state import NodeRollout
 from runtime.api import AlreadyExists, Api, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
+from runtime.backoff import Backoff
 from runtime.event_recorder import EventRecorder
 from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
 from runtime.status_writer import StatusWriter
@@ -33,46 +34,7 @@ _KINDS = {About.POLICY: NPU_NODE_POLICIES, About.NODE: NODES, About.SETTINGS: CO
 _REFUSED = (BadRequest, Forbidden, Invalid, NotFound, Unauthorized)
 
 
-@dataclass(slots=True)
-class _NodeWork:
-    creation: dict[str, Any] | None = None
-    deletion: StateView | None = None
-    change: SpecChange | None = None
-    rollout: _RolloutWork | None = None
-
-    def content(self) -> tuple[object, ...]:
-        """What would be written: of two works with equal content the one fails where the other failed."""
-        return (
-            self.creation,
-            self.deletion.uid if self.deletion is not None else None,
-            (self.change.orders, self.change.node_uid) if self.change is not None else None,
-            self.rollout.rollout if self.rollout is not None else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _RolloutWork:
-    """`events` and `drains` (that end with it) are told once it is written."""
-
-    state: StateView
-    rollout: NodeRollout
-    events: tuple[PlanEvent, ...]
-    drains: tuple[DrainTime, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _PolicyWork:
-    uid: str
-    status: NodePolicyStatus
-    events: tuple[PlanEvent, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """Whose objects have to be written now, by name. What failed as it is now waits for its own next attempt."""
-
-    nodes: list[str] = field(default_factory=list)
-    policies: list[str] = field(default_factory=list)
+_PAUSE_SECONDS = (0.5, 20.0)
 
 
 class Writer:
@@ -90,6 +52,7 @@ class Writer:
         may_write: Callable[[], bool],
         node_exists: Callable[[str], bool],
         replan: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.in_flight: dict[str, frozenset[str]] = {}
         """By node: policies whose limits a change uses that was sent and whose outcome is not known yet."""
@@ -104,40 +67,47 @@ class Writer:
         self._may_write = may_write
         self._node_exists = node_exists
         self._replan = replan
+        self._clock = clock
+        self._random = random.Random()  # noqa: S311 - spreads attempts, guards nothing
         self._state_status = StatusWriter(api, NPU_NODE_STATES, field_manager, fields=("rollout",))
         self._policy_status = StatusWriter(api, NPU_NODE_POLICIES, field_manager)
-        self._nodes: dict[str, _NodeWork] = {}
-        self._policy_work: dict[str, _PolicyWork] = {}
+        self._nodes: dict[str, NodeWork] = {}
+        self._policy_work: dict[str, PolicyWork] = {}
         self._doubtful: set[str] = set()
+        self._pauses: dict[str, Pause] = {}
         self._failed_nodes: dict[str, tuple[object, ...]] = {}
         self._failed_policies: dict[str, NodePolicyStatus] = {}
 
     def post(self, plan: Plan, policies: Mapping[str, PolicyView], states: Mapping[str, StateView]) -> Posted:
         """Replace what was to be written by what this plan wants; `policies` and `states` are what it was made from."""
-        nodes: dict[str, _NodeWork] = {}
-        told: defaultdict[tuple[About, str], list[PlanEvent]] = defaultdict(list)
+        nodes: dict[str, NodeWork] = {}
+        with_node: defaultdict[str, list[PlanEvent]] = defaultdict(list)
+        with_policy: defaultdict[str, list[PlanEvent]] = defaultdict(list)
         for event in plan.events:
-            told[event.about, event.name].append(event)
+            if event.node:
+                with_node[event.node].append(event)
+            elif event.about is About.POLICY:
+                with_policy[event.name].append(event)
         for name, creation in plan.creations.items():
-            nodes[name] = _NodeWork(creation=creation)
+            nodes[name] = NodeWork(creation=creation)
         for name, change in plan.specs.items():
             if change is not None:
-                nodes[name] = _NodeWork(change=change)
+                nodes[name] = NodeWork(change=change)
         for name, state in plan.deletions.items():
-            nodes[name] = _NodeWork(deletion=state)
+            nodes[name] = NodeWork(deletion=state)
         for name, rollout in plan.rollouts.items():
-            nodes.setdefault(name, _NodeWork()).rollout = _RolloutWork(
+            nodes.setdefault(name, NodeWork()).rollout = RolloutWork(
                 states[name],
                 rollout,
-                tuple(told[About.NODE, name]),
+                tuple(with_node[name]),
                 tuple(drain for drain in plan.drain_seconds if drain.node == name),
             )
         self._nodes = nodes
         self._policy_work = {
-            name: _PolicyWork(
+            name: PolicyWork(
                 policies[name].uid,
                 status,
-                tuple(told[About.POLICY, name]),
+                tuple(with_policy[name]),
             )
             for name, status in plan.policy_statuses.items()
         }
@@ -147,6 +117,7 @@ class Writer:
         self._failed_nodes = {name: content for name, content in self._failed_nodes.items() if name in nodes}
         self._failed_policies = {name: s for name, s in self._failed_policies.items() if name in self._policy_work}
         self.refused &= states.keys()
+        self._pauses = {name: pause for name, pause in self._pauses.items() if name in states}
         return Posted(
             [name for name, work in nodes.items() if self._failed_nodes.get(name) != work.content()],
             [name for name, work in self._policy_work.items() if self._failed_policies.get(name) != work.status],
@@ -175,7 +146,7 @@ class Writer:
         if self._nodes.get(name) is work:
             del self._nodes[name]
 
-    async def _write(self, name: str, work: _NodeWork) -> None:
+    async def _write(self, name: str, work: NodeWork) -> None:
         if work.creation is not None:
             await self._create(name, work.creation)
         elif work.deletion is not None:
@@ -237,6 +208,9 @@ class Writer:
         entry = self._entry_as_planned(name, change.state)
         if entry is None:
             return
+        pause = self._pauses.get(name) or Pause(Backoff(*_PAUSE_SECONDS, self._random))
+        if (left := pause.until - self._clock()) > 0:
+            raise Retry(f"{pause.backoff.failures} answers to orders for {name} were lost", left)
         spec = change.spec()
         # Everything from here on until the answer may have happened.
         self.in_flight[name] = change.charged
@@ -254,8 +228,12 @@ class Writer:
             raise
         except BaseException:
             self._doubtful.add(name)
+            # The look at it that follows will succeed, so the queue alone would try again as if for the first time.
+            pause.until = self._clock() + pause.backoff.next()
+            self._pauses[name] = pause
             raise
         self.in_flight.pop(name, None)
+        self._pauses.pop(name, None)
         self.refused.discard(name)
         self._replan()
         log.info("NPUNodeState %s has new orders, revision %s", name, spec["revision"])
@@ -285,7 +263,7 @@ class Writer:
         ]
         return await self._api.patch(NPU_NODE_STATES, name, patch)
 
-    async def _write_rollout(self, name: str, work: _RolloutWork) -> None:
+    async def _write_rollout(self, name: str, work: RolloutWork) -> None:
         entry = self._entry_as_planned(name, work.state)
         if entry is None:
             return
@@ -303,11 +281,12 @@ class Writer:
             return
         self._states.apply_event("MODIFIED", answer)
         for event in work.events:
-            self._tell(event, {"metadata": {"name": name, "uid": work.state.node_uid}})
+            uid = work.state.node_uid if event.about is About.NODE else self._uid_of_policy(event.name)
+            self._tell(event, {"metadata": {"name": event.name, "uid": uid}})
         for drain in work.drains:
             self._figures.drain_ended(drain.outcome, drain.seconds)
 
-    async def _write_status(self, entry: Entry[PolicyView], work: _PolicyWork) -> None:
+    async def _write_status(self, entry: Entry[PolicyView], work: PolicyWork) -> None:
         stands = entry.record.status if entry.record is not None else None
         name = entry.key.name
         observed = {
@@ -337,6 +316,10 @@ class Writer:
         else:
             self._policies.apply_event("MODIFIED", found)
         self._replan()
+
+    def _uid_of_policy(self, name: str) -> str | None:
+        entry = self._policies.entry(name)
+        return entry.uid if entry is not None else None
 
     def _entry_as_planned(self, name: str, planned: StateView) -> Entry[StateView] | None:
         """The object as it is known now, if it still is what the plan was made from."""

@@ -110,10 +110,10 @@ def _release(card: Card, place: str, order: Object) -> Object:
 
 def _hindrance(card: Card) -> tuple[str, str] | None:
     """Why it must not be changed now: the reason and words for people."""
-    if card.published:
-        return "Published", "waits for npufleet-dra-publisher to hand it over"
     users = [*card.users, *(f"a process of pod {uid}" for uid in card.pods)]
-    return ("InUse", f"in use by {users[0]}") if users else None
+    if users:
+        return "InUse", f"in use by {users[0]}"
+    return ("Published", "waits for npufleet-dra-publisher to hand it over") if card.published else None
 
 
 def _say(card: Card, place: str, state: str, reason: str, **more: Any) -> Object:

@@ -29,7 +29,13 @@ def pod(
         metadata["annotations"] = dict(annotations)
     if owner:
         kind, _, owner_name = owner.partition("/")
-        reference = {"apiVersion": "apps/v1", "kind": kind, "name": owner_name, "uid": f"uid-of-{owner_name}"}
+        # Of a group that no server knows: for one that it knows, the garbage collector would ask after the owner.
+        reference = {
+            "apiVersion": "workloads.example.io/v1",
+            "kind": kind,
+            "name": owner_name,
+            "uid": f"uid-{owner_name}",
+        }
         metadata["ownerReferences"] = [{**reference, "controller": True}]
     if terminating:
         metadata |= {"deletionTimestamp": "2026-11-30T12:00:00Z", "deletionGracePeriodSeconds": grace}
@@ -45,9 +51,14 @@ def pod(
 
 
 def claim(name: str, *, namespace: str = NAMESPACE) -> Object:
-    """A claim for one device of class npufleet.io, as its owner creates it."""
+    """A claim for one device of class npufleet.io, with the finalizer that the scheduler gives it.
+
+    Only with that the controller manager takes the allocation back when no pod needs it any more.
+    """
     request = {"name": "npu", "exactly": {"deviceClassName": "npufleet.io"}}
-    return {"metadata": {"name": name, "namespace": namespace}, "spec": {"devices": {"requests": [request]}}}
+    finalizers = ["resource.kubernetes.io/delete-protection"]
+    metadata = {"name": name, "namespace": namespace, "finalizers": finalizers}
+    return {"metadata": metadata, "spec": {"devices": {"requests": [request]}}}
 
 
 def allocation(

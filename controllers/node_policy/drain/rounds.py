@@ -1,14 +1,15 @@
 """The drainer's rounds: look at every node under drain, evict who may be evicted, and say what was seen.
 
-One round in five seconds, and one at once when the planner wants something else. All claims are listed once a round,
-with quorum, and only while a drain is under way. Nothing is remembered that a successor would need: pods that are
-terminating show it themselves.
+One round in five seconds, and one at once when the planner wants something else; fewer where a round takes long, for
+all claims of the cluster are listed once a round, with quorum, while a drain is under way. Nothing is remembered that a
+successor would need: pods that are terminating show it themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ from runtime.resources import PODS, RESOURCE_CLAIMS
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
+# Of its time the drainer spends at most a fifth on looking.
+_REST_PER_ROUND = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Rounds:
         problem: Callable[[str], str] = lambda node: "",
         evicts: bool = True,
         evictor: Evictor | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.facts: dict[str, DrainFacts] = {}
         self._api = api
@@ -84,12 +88,17 @@ class Rounds:
         self._problem = problem
         self._evicts = evicts
         self._evictor = evictor or Evictor(api, may_write=may_write)
+        self._clock = clock
         self._tasks: dict[str, _Task] = {}
+        self._rest_until = 0.0
         self._served = True
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    def post(self, drains: Mapping[str, DrainOrder], unmarked: Collection[str]) -> bool:
-        """Take over what the newest plan wants; True when a round is due now. `unmarked`: Nodes still to be marked."""
+    def post(self, drains: Mapping[str, DrainOrder], unmarked: Collection[str]) -> float | None:
+        """Take over what the newest plan wants, with the Nodes that are still to be marked.
+
+        Returns in how many seconds a round is due that is not due anyhow, None when there is none.
+        """
         tasks = {name: _Task(order, name not in unmarked) for name, order in drains.items()}
         changed = tasks != self._tasks
         self._tasks = tasks
@@ -97,7 +106,11 @@ class Rounds:
             del self.facts[name]
         if not tasks:
             self._evictor.forget()
-        return changed and bool(tasks)
+        return max(0.0, self._rest_until - self._clock()) if changed and tasks else None
+
+    def stop(self) -> None:
+        """Evict nobody any more; the round that runs comes to its end."""
+        self.post({}, ())
 
     async def run(self, _: str) -> float | None:
         """One round; returns the seconds until the next one, None while nothing is to be drained.
@@ -109,7 +122,11 @@ class Rounds:
             return None
         if not self._may_write():
             return 1.0
+        started = self._clock()
         listed = await self._list_claims(frozenset(tasks))
+        # Only this grows with the cluster; how long evictions take does not matter.
+        rest = _REST_PER_ROUND * (self._clock() - started)
+        self._rest_until = self._clock() + rest
         claims: Sequence[AllocatedClaim] = [] if isinstance(listed, str) else listed
         missing = listed if isinstance(listed, str) else ""
         async with asyncio.TaskGroup() as group:
@@ -117,7 +134,7 @@ class Rounds:
         failures = [error for look in looks if (error := look.result()) is not None]
         if failures:
             raise failures[0]
-        return AGAIN_SECONDS
+        return max(AGAIN_SECONDS, rest)
 
     async def _list_claims(self, nodes: frozenset[str]) -> Sequence[AllocatedClaim] | str:
         """The claims on devices of these nodes; a text when they may not be listed."""

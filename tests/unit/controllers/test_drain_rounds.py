@@ -37,6 +37,7 @@ class Bench:
         self.leads = True
         self.replans = 0
         self.problem = ""
+        self.listing_takes = 0.0
         self.when_asked: Callable[[], object] = lambda: None
         evictor = Evictor(api, may_write=self._may_write, clock=lambda: self.now)
         self.rounds = Rounds(
@@ -45,8 +46,13 @@ class Bench:
             replan=self._replan,
             problem=lambda node: self.problem,
             evictor=evictor,
+            clock=self._time,
             **options,
         )
+
+    def _time(self) -> float:
+        self.now += self.listing_takes
+        return self.now
 
     def _may_write(self) -> bool:
         self.when_asked()
@@ -125,7 +131,7 @@ async def test_nobody_is_evicted_before_the_node_is_marked() -> None:
         found.add_claim("c", pods=[found.add_pod()])
         await found.round(order(), unmarked=["node-0"])
         assert found.evicted == []
-        assert found.rounds.post({"node-0": order()}, []), "a round is due at once"
+        assert found.rounds.post({"node-0": order()}, []) == 0.0, "a round is due at once"
         await found.round(order())
         assert found.evicted == ["p"]
 
@@ -311,7 +317,7 @@ async def test_one_that_does_not_lead_asks_and_evicts_nothing() -> None:
 
 async def test_without_drains_nothing_is_asked() -> None:
     async with bench() as found:
-        assert not found.rounds.post({}, [])
+        assert found.rounds.post({}, []) is None
         assert await found.rounds.run("all") is None
         assert found.server.requests == []
 
@@ -321,8 +327,19 @@ async def test_drain_that_was_called_off_meanwhile_evicts_nobody() -> None:
         found.add_claim("c", pods=[found.add_pod()])
         found.rounds.post({"node-0": order()}, [])
 
-        found.when_asked = lambda: found.rounds.post({}, [])
+        found.when_asked = found.rounds.stop
         assert await found.rounds.run("all") == AGAIN_SECONDS
         assert found.server.calls("LIST", RESOURCE_CLAIMS)
         assert found.evicted == []
         assert found.rounds.facts == {}
+
+
+async def test_rounds_are_rare_where_the_list_of_claims_takes_long() -> None:
+    async with bench() as found:
+        found.rounds.post({"node-0": order()}, [])
+        assert await found.rounds.run("all") == AGAIN_SECONDS
+        found.listing_takes = 3.0
+        assert await found.rounds.run("all") == 12.0
+        found.listing_takes = 0.0
+        due = found.rounds.post({"node-0": order(cordoned=True)}, [])
+        assert due is not None and 6.0 <= due <= 12.0
