@@ -165,11 +165,11 @@ def condition(policy: Object, kind: str) -> tuple[str, str]:
 class ControllerProcess:
     """`npufleet-controllers node-policy` as a process."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *options: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, *options: str, environment: dict[str, str] | None = None) -> None:
         self.log = log
         command = [sys.executable, "-m", "controllers.main", "node-policy", "--kubeconfig", str(kubeconfig)]
         command += ["--listen", "127.0.0.1:0", "--log-format", "text", *options]
-        self.process: subprocess.Popen[bytes] = spawn(command, output=log)
+        self.process: subprocess.Popen[bytes] = spawn(command, output=log, environment=environment)
 
     @property
     def address(self) -> str:

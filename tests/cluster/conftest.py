@@ -17,9 +17,14 @@ from _pytest.capture import CaptureManager
 from cli.cluster.kubectl import find_kubectl
 from cli.cluster.run.control_plane import ControlPlane
 from tests.builders.waiting import eventually
+from tests.cluster.faults.tally import Tally
 
 KUBECONFIG_VARIABLE = "NPUFLEET_TEST_KUBECONFIG"
 ROOT = Path(__file__).parents[2]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Tally(), "npufleet-fault-tally")
 
 
 @pytest.fixture(scope="session")
