@@ -51,6 +51,7 @@ _MARKERS = 2
 _LONGEST_DRAIN_RETRY = 10.0
 # Of its time the controller spends at most a fifth on planning, however fast the events come.
 _REST_PER_PLAN = 4.0
+_SHORTEST_REST = 0.25
 _LONGEST_REST = 2.0
 _DRAIN_SECONDS = 2.0
 
@@ -257,12 +258,13 @@ class NodePolicyController:
             raise
         self._fault = None
         took = self._clock() - started
-        self._rest_until = self._clock() + min(_LONGEST_REST, _REST_PER_PLAN * took)
+        self._rest_until = self._clock() + min(_LONGEST_REST, max(_SHORTEST_REST, _REST_PER_PLAN * took))
         return again
 
     async def _plan_now(self) -> float | None:
         # What is not on its way yet is decided anew: nothing that the plan does not know of may start meanwhile.
-        self._writer.withdraw_changes()
+        for name in self._writer.withdraw_changes():
+            self._node_writes.discard(name)
         policies = self._settled.take(self._stores.live_policies())
         wait = self._settled.wait()
         if policies is None:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controllers.node_policy.metrics import Figures
+from controllers.node_policy.pace import BEGUN_SECONDS, COUNTS_SECONDS, has_only_begun, only_counts
 from controllers.node_policy.pending import NodeWork, Pause, PolicyWork, Posted, RolloutWork
 from controllers.node_policy.plan import Plan, PolicyView, SpecChange, StateView, read_state
 from controllers.node_policy.plan.events import About, PlanEvent
+from controllers.node_policy.plan.orders import Orders
 from crds.models.conditions import Status, find_condition
 from crds.models.node_policy import NodePolicyStatus
 from runtime.api import AlreadyExists, Api, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
@@ -24,7 +26,7 @@ from runtime.backoff import Backoff
 from runtime.event_recorder import EventRecorder
 from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
 from runtime.status_writer import StatusWriter
-from runtime.store import Entry, Store
+from runtime.store import Entry, Store, parse_version
 from runtime.work_queue import Retry
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,8 @@ class Writer:
         self._pauses: dict[str, Pause] = {}
         self._failed_nodes: dict[str, tuple[object, ...]] = {}
         self._failed_policies: dict[str, NodePolicyStatus] = {}
+        self._ordered: dict[str, float] = {}
+        self._told: dict[str, float] = {}
 
     def post(self, plan: Plan, policies: Mapping[str, PolicyView], states: Mapping[str, StateView]) -> Posted:
         """Replace what was to be written by what this plan wants; `policies` and `states` are what it was made from."""
@@ -117,26 +121,40 @@ class Writer:
         self._failed_nodes = {name: content for name, content in self._failed_nodes.items() if name in nodes}
         self._failed_policies = {name: s for name, s in self._failed_policies.items() if name in self._policy_work}
         self.refused &= states.keys()
+        now = self._clock()
+        self._ordered = {name: at for name, at in self._ordered.items() if now - at < BEGUN_SECONDS}
+        self._told = {name: at for name, at in self._told.items() if name in policies}
         self._pauses = {name: pause for name, pause in self._pauses.items() if name in states}
         return Posted(
             [name for name, work in nodes.items() if self._failed_nodes.get(name) != work.content()],
             [name for name, work in self._policy_work.items() if self._failed_policies.get(name) != work.status],
         )
 
-    def withdraw_changes(self) -> None:
-        """Take back changes of orders that were not sent yet: the plan that is about to be made decides them anew."""
-        self._nodes = {name: work for name, work in self._nodes.items() if work.change is None}
+    def withdraw_changes(self) -> list[str]:
+        """Take back changes of orders that were not sent yet: the plan that is about to be made decides them anew.
 
-    async def write_node(self, name: str) -> None:
-        """Write what the newest plan wants for one node. Raises ApiError to be tried again."""
+        Returns the nodes for which there is nothing left to do.
+        """
+        withdrawn = [name for name, work in self._nodes.items() if work.change is not None]
+        for name in withdrawn:
+            del self._nodes[name]
+        return [name for name in withdrawn if name not in self._doubtful and name not in self._failed_nodes]
+
+    async def write_node(self, name: str) -> float | None:
+        """Write what the newest plan wants for one node. Raises ApiError to be tried again.
+
+        Returns the seconds for which that can wait, None when it is done.
+        """
         self._check_leadership()
         if name in self._doubtful:
             await self._look_again(name)
-            return
+            return None
         work = self._nodes.get(name)
         if work is None:
             self._failed_nodes.pop(name, None)
-            return
+            return None
+        if (wait := self._can_wait(name, work)) > 0:
+            return wait
         try:
             await self._write(name, work)
         except ApiError:
@@ -145,6 +163,15 @@ class Writer:
         self._failed_nodes.pop(name, None)
         if self._nodes.get(name) is work:
             del self._nodes[name]
+        return None
+
+    def _can_wait(self, name: str, work: NodeWork) -> float:
+        """For how many seconds: until then the node has most likely done what it was ordered."""
+        ordered = self._ordered.get(name)
+        alone = work.rollout is not None and not (work.creation or work.deletion or work.change)
+        if ordered is None or work.rollout is None or not alone or not has_only_begun(work.rollout):
+            return 0.0
+        return ordered + BEGUN_SECONDS - self._clock()
 
     async def _write(self, name: str, work: NodeWork) -> None:
         if work.creation is not None:
@@ -156,15 +183,22 @@ class Writer:
         elif work.rollout is not None:
             await self._write_rollout(name, work.rollout)
 
-    async def write_policy(self, name: str) -> None:
-        """Write the status of one policy. Raises ApiError to be tried again."""
+    async def write_policy(self, name: str) -> float | None:
+        """Write the status of one policy. Raises ApiError to be tried again.
+
+        Returns the seconds for which that can wait, None when it is done.
+        """
         self._check_leadership()
         work = self._policy_work.get(name)
         if work is None:
             self._failed_policies.pop(name, None)
-            return
+            return None
         entry = self._policies.entry(name)
         if entry is not None and entry.uid == work.uid:
+            if entry.record is not None and only_counts(entry.record.status, work):
+                wait = self._told.get(name, -COUNTS_SECONDS) + COUNTS_SECONDS - self._clock()
+                if wait > 0:
+                    return wait
             try:
                 await self._write_status(entry, work)
             except ApiError:
@@ -173,12 +207,16 @@ class Writer:
         self._failed_policies.pop(name, None)
         if self._policy_work.get(name) is work:
             del self._policy_work[name]
+        return None
 
     def _check_leadership(self) -> None:
         if not self._may_write():
             raise Retry("this process does not lead", 1.0)
 
     async def _create(self, name: str, spec: dict[str, Any]) -> None:
+        if self._states.entry(name) is not None:
+            self._replan()  # made since that plan
+            return
         try:
             answer = await self._api.create(NPU_NODE_STATES, {"metadata": {"name": name}, "spec": spec})
         except AlreadyExists:
@@ -234,13 +272,23 @@ class Writer:
             raise
         self.in_flight.pop(name, None)
         self._pauses.pop(name, None)
+        self._ordered[name] = self._clock()
         self.refused.discard(name)
         self._replan()
         log.info("NPUNodeState %s has new orders, revision %s", name, spec["revision"])
-        if read_state(answer).orders != change.orders:
+        if self._orders_in(name, answer) != change.orders:
             log.warning("NPUNodeState %s held orders of another writer; they are replaced", name)
             answer = await self._replace_spec(name, spec, str(answer["metadata"]["resourceVersion"]))
             self._states.apply_event("MODIFIED", answer)
+
+    def _orders_in(self, name: str, answer: dict[str, Any]) -> Orders:
+        """The orders in an answer that the store has taken in; read again only when it holds a newer object by now."""
+        entry = self._states.entry(name)
+        if entry is not None and entry.record is not None and not entry.broken:
+            metadata = answer["metadata"]
+            if (entry.uid, entry.resource_version) == (metadata["uid"], parse_version(metadata["resourceVersion"])):
+                return entry.record.orders
+        return read_state(answer).orders
 
     async def _write_spec(self, entry: Entry[StateView], spec: dict[str, Any]) -> dict[str, Any]:
         name, version = entry.key.name, str(entry.resource_version)
@@ -300,6 +348,7 @@ class Writer:
             self._policy_status.forget(entry.uid)
             await self._refresh_policy(name)
             return
+        self._told[name] = self._clock()
         if answer is not None:
             self._policies.apply_event("MODIFIED", answer)
             for event in work.events:

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from controllers.node_policy.metrics import Figures
+from controllers.node_policy.pace import BEGUN_SECONDS, COUNTS_SECONDS
 from controllers.node_policy.pending import Posted
 from controllers.node_policy.plan import Plan, PolicyView, StateView, World, plan, read_node, read_policy, read_state
 from controllers.node_policy.plan.drains import DrainTime
 from controllers.node_policy.plan.events import About, PlanEvent
+from controllers.node_policy.plan.view import NodeView
 from controllers.node_policy.writer import Writer
+from crds.models.conditions import Status, find_condition
 from crds.models.node_state import Admission, NodeRollout
 from runtime.api import ApiError, Invalid, Unreachable
 from runtime.event_recorder import EventRecorder
@@ -42,10 +45,9 @@ class Desk:
         self.leads = True
 
     def plan(self) -> Plan:
-        nodes = {item["metadata"]["name"]: read_node(item) for item in self.stage.server.objects.items(NODES)}
         policies = {key.name: record for key, record in self.policies.items()}
         states = {key.name: record for key, record in self.states.items()}
-        return plan(World(policies, nodes, states, in_flight=self.writer.in_flight), START)
+        return plan(World(policies, nodes(self), states, in_flight=self.writer.in_flight), START)
 
     def post(self) -> Posted:
         policies = {key.name: record for key, record in self.policies.items()}
@@ -248,6 +250,132 @@ async def test_end_of_a_drain_is_told_and_counted_once_the_state_says_so() -> No
         labels = {"outcome": "DrainTimedOut"}
         assert found.metrics.registry.get_sample_value("npufleet_drain_seconds_sum", labels) == 42.0
         assert found.metrics.registry.get_sample_value("npufleet_drain_seconds_count", labels) == 1
+
+
+def rollouts_written(found: Desk) -> int:
+    return len([r for r in found.stage.server.calls("PATCH", NPU_NODE_STATES) if r.subresource])
+
+
+async def read_anew(found: Desk) -> None:
+    """The watch catches up."""
+    await list_into(found.writer._api, NPU_NODE_STATES, found.states)
+
+
+async def ordered(found: Desk) -> None:
+    """n0 has its orders, and its binder is still at work on them."""
+    found.stage.silent.add("n0")
+    found.post()
+    await found.writer.write_node("n0")
+    assert set(found.stage.orders("n0")) == {A}
+    assert found.post().nodes == ["n0"], "that the change has begun is worth a word"
+
+
+async def test_node_that_is_done_within_seconds_is_told_of_once() -> None:
+    async with desk(1) as found:
+        await ordered(found)
+        assert await found.writer.write_node("n0") == BEGUN_SECONDS
+        found.now += BEGUN_SECONDS / 2
+        assert await found.writer.write_node("n0") == BEGUN_SECONDS / 2
+        found.stage.silent.clear()
+        found.stage.answer("n0")
+        await read_anew(found)
+        found.post()
+        assert await found.writer.write_node("n0") is None
+        assert rollouts_written(found) == 1
+        state = found.states.get("n0")
+        assert state is not None and state.rollout is not None
+        available = find_condition(state.rollout.conditions, "Available")
+        assert available is not None and available.status is Status.TRUE
+
+
+async def test_node_that_takes_longer_is_told_of_as_changing() -> None:
+    async with desk(1) as found:
+        await ordered(found)
+        assert await found.writer.write_node("n0") == BEGUN_SECONDS
+        found.now += BEGUN_SECONDS
+        assert await found.writer.write_node("n0") is None
+        assert rollouts_written(found) == 1
+        state = found.states.get("n0")
+        assert state is not None and state.rollout is not None
+        available = find_condition(state.rollout.conditions, "Available")
+        assert available is not None and available.reason == "Changing"
+        found.now += 1
+        assert found.post().nodes == []
+
+
+async def test_orders_that_another_process_wrote_are_not_young() -> None:
+    async with desk(1) as found:
+        await ordered(found)
+        found.writer._ordered.clear()
+        assert await found.writer.write_node("n0") is None
+        assert rollouts_written(found) == 1
+
+
+async def test_device_that_fails_is_told_of_at_once() -> None:
+    async with desk(1) as found:
+        found.stage.cards["n0"][A].fails = True
+        await ordered(found)
+        found.stage.silent.clear()
+        found.stage.answer("n0")
+        await read_anew(found)
+        found.post()
+        assert await found.writer.write_node("n0") is None
+        assert rollouts_written(found) == 1
+
+
+async def test_counts_of_a_policy_are_written_every_two_seconds_and_what_turned_at_once() -> None:
+    async with desk(3) as found:
+        server = found.stage.server
+        found.stage.apply(node_policy("p", rollout={"maxUnavailable": 1}))
+        await list_into(found.writer._api, NPU_NODE_POLICIES, found.policies)
+
+        async def step(name: str) -> float | None:
+            """One node gets its orders and obeys; then the policy's status is due."""
+            found.post()
+            await found.writer.write_node(name)
+            await read_anew(found)
+            assert found.post().policies == ["p"]
+            return await found.writer.write_policy("p")
+
+        def written() -> int:
+            return len(server.calls("PATCH", NPU_NODE_POLICIES))
+
+        assert await step("n0") is None
+        assert await step("n1") == COUNTS_SECONDS
+        assert written() == 1
+        found.now += COUNTS_SECONDS
+        assert await found.writer.write_policy("p") is None
+        assert found.stage.status("p")["nodes"]["ready"] == 2
+        assert await step("n2") is None, "it is Ready now"
+        assert found.stage.condition("p") == ("True", "AllDevicesReady")
+        assert written() == 3
+
+
+async def test_node_whose_state_was_made_since_the_plan_gets_none_anew() -> None:
+    async with desk(1) as found:
+        server = found.stage.server
+        known = records(found)
+        found.writer.post(plan(World({}, nodes(found), {}), START), {}, {})
+        await found.writer.write_node("n0")
+        assert server.calls("POST", NPU_NODE_STATES) == []
+        assert records(found) == known and found.replans == 1
+
+
+async def test_taking_changes_back_tells_for_whom_nothing_is_left_to_do() -> None:
+    async with desk() as found:
+        assert set(found.post().nodes) == {"n0", "n1"}
+        name = "n0"
+        assert found.writer.withdraw_changes() == [name], "the other one waits, and that is still to be told"
+        found.post()
+        fault = found.stage.server.fail("PATCH", NPU_NODE_STATES, code=500)
+        with pytest.raises(ApiError):
+            await found.writer.write_node(name)
+        assert found.writer.withdraw_changes() == [], "whether it happened is still to be found out"
+        found.stage.server.heal(fault)
+
+
+def nodes(found: Desk) -> dict[str, NodeView]:
+    return {item["metadata"]["name"]: read_node(item) for item in found.stage.server.objects.items(NODES)}
 
 
 def records(found: Desk) -> dict[str, StateView]:
