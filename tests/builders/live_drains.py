@@ -20,7 +20,7 @@ from cli.cluster.access.certificates import authority_at, server_pair, write_pai
 from cli.cluster.errors import ApiCallError
 from tests.builders import objects
 from tests.builders.audit import OURS
-from tests.builders.node_policy_cluster import NODES, STATES, LiveFleet
+from tests.builders.node_policy_cluster import LEASE, NODES, STATES, LiveFleet
 from tests.builders.waiting import eventually
 from tests.builders.workloads import allocation, claim, pod
 
@@ -127,6 +127,11 @@ class DrainFleet(LiveFleet):
             if found["type"] == "Draining":
                 return found["status"], found["reason"], found.get("message", "")
         return "", "", ""
+
+    def leader(self) -> str:
+        """Which controller leads, by its Lease."""
+        lease = self.find(LEASE) or {"spec": {}}
+        return str(lease["spec"].get("holderIdentity") or "")
 
     # The daemons' part.
 
