@@ -118,15 +118,15 @@ KINDS: Final = (
                 "Ready",
                 _condition("Ready", "status", ".status.bindings"),
                 description=(
-                    "Whether the drivers are as ordered, by the binder's last report; while Available is False it may "
-                    "speak of earlier orders."
+                    "Whether the drivers are as ordered, by the binder's last report; it may speak of earlier orders "
+                    "while Available is False, and for 10 s after new ones."
                 ),
             ),
             Column("Reason", _condition("Ready", "reason", ".status.bindings"), description="Why READY is so."),
             Column(
                 "Available",
                 _condition("Available", "status", ".status.rollout"),
-                description="Whether no device is away: by the present orders, and in this boot.",
+                description="Whether no device is away; a change that is over within 10 s is not told.",
             ),
             Column(
                 "Updated",
