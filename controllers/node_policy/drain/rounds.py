@@ -123,7 +123,8 @@ class Rounds:
         if not self._may_write():
             return 1.0
         started = self._clock()
-        listed = await self._list_claims(frozenset(tasks))
+        asked = frozenset(name for name, task in tasks.items() if task.order.devices)
+        listed = await self._list_claims(asked) if asked else []
         # Only this grows with the cluster; how long evictions take does not matter.
         rest = _REST_PER_ROUND * (self._clock() - started)
         self._rest_until = self._clock() + rest

@@ -306,6 +306,13 @@ async def test_external_drainer_is_left_to_do_the_evictions() -> None:
         assert facts.blockers == (f"pod team/p uses {A}",)
 
 
+async def test_claims_are_not_listed_where_no_device_is_to_be_emptied() -> None:
+    async with bench() as found:
+        facts = await found.facts(DrainOrder("node-0", "policy", "r1", (), cordoned=False))
+        assert facts == DrainFacts("r1", False, (), (), frozenset())
+        assert found.server.requests == []
+
+
 async def test_one_that_does_not_lead_asks_and_evicts_nothing() -> None:
     async with bench() as found:
         found.add_claim("c", pods=[found.add_pod()])
