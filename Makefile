@@ -11,7 +11,7 @@ BIN := .venv/bin
 VENV := .venv/.installed-$(shell sha256sum pyproject.toml | cut -c1-12)
 PYTEST := $(BIN)/python -m pytest -p tests.allowed_skips
 
-.PHONY: help venv demo test lint format test-unit test-kernel test-cluster bench-fleet binaries generate clean
+.PHONY: help venv demo test lint format test-unit test-kernel test-cluster test-faults bench-fleet binaries generate clean
 
 help: ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -61,8 +61,15 @@ test-kernel: $(VENV) ## A real Linux guest (QEMU): the host contract and the bin
 	@hack/kernel-lab-packages tools
 	$(PYTEST) tests/kernel $(PYTEST_ARGS)
 
+# Two test processes, each with a control plane of its own: most of the time there goes by in waiting. A cluster that is
+# given is one, and so is its test process. The floor of runs under faults holds where everything runs.
 test-cluster: $(VENV) binaries ## Real etcd, API server, controller-manager and scheduler; our real processes.
-	$(PYTEST) tests/cluster $(PYTEST_ARGS)
+	FAULTS_FLOOR=$(if $(PYTEST_ARGS)$(NPUFLEET_TEST_KUBECONFIG),0,18) \
+	  $(PYTEST) -n $(if $(NPUFLEET_TEST_KUBECONFIG),0,2) tests/cluster $(PYTEST_ARGS)
+
+test-faults: $(VENV) binaries ## All faults in all scenarios, an hour or more; FAULTS_SEEDS=3, FAULTS_ONLY="create-hang".
+	FAULTS=all FAULTS_FLOOR=$(if $(PYTEST_ARGS)$(FAULTS_ONLY),0,200) \
+	  $(PYTEST) -n 2 -v tests/cluster/faults/test_matrix.py $(PYTEST_ARGS)
 
 bench-fleet: $(VENV) binaries ## The controller with 1,000 and 5,000 nodes, beside a bare loop; BENCH_ARGS="--nodes 200".
 	@$(BIN)/python -m tests.bench.fleet $(BENCH_ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tests.cluster.faults.judge import Record
 from tests.cluster.faults.references import References
 from tests.cluster.faults.run import Run, perform
 from tests.cluster.faults.scenarios import BY_NAME
+
+# The runs empty their cluster and read its audit log: one that is given is not theirs to empty.
+collect_ignore_glob = ["test_*.py"] if os.environ.get("NPUFLEET_TEST_KUBECONFIG") else []
 
 Perform = Callable[..., Awaitable[Run]]
 Reference = Callable[[str], Awaitable[Record]]

@@ -35,6 +35,8 @@ class Supervised:
         self._process: ControllerProcess | None = None
         self._started = 0
         self._killed = False
+        self._paused = asyncio.Event()
+        self._paused.set()
 
     @property
     def log(self) -> Path:
@@ -73,6 +75,15 @@ class Supervised:
         except (OSError, AssertionError):
             return None
 
+    def pause(self) -> None:
+        """No process until `resume`."""
+        self._paused.clear()
+        self.kill()
+
+    async def resume(self) -> None:
+        await self.remove_lease()
+        self._paused.set()
+
     async def remove_lease(self) -> None:
         try:
             await self._api.delete(LEASES, LEASE_NAME, NAMESPACE)
@@ -81,6 +92,7 @@ class Supervised:
 
     async def _keep(self) -> None:
         while True:
+            await self._paused.wait()
             self._start()
             assert self._process is not None
             while self._process.process.poll() is None:  # noqa: ASYNC110 - a process tells nobody

@@ -78,6 +78,15 @@ class Fleet:
         await self.add_node(name, found["metadata"]["labels"])
         self._schedule(name)
 
+    async def reboot(self, name: str) -> None:
+        """The machine starts anew: another boot id, and every card on its own driver again."""
+        self.boots[name] += "-again"
+        for card in self.cards[name].values():
+            card.bound = False
+        boot = {"status": {"nodeInfo": {"bootID": self.boots[name]}}}
+        await self.api.patch(NODES, name, boot, subresource="status")
+        self._schedule(name)
+
     async def apply(self, policy: Object) -> None:
         """Create or update, as kubectl apply does; status and other metadata are the server's."""
         name = policy["metadata"]["name"]

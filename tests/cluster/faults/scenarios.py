@@ -53,6 +53,7 @@ class Scenario:
     act: Act
     arrange: Act = _nothing
     tidy: Act = _nothing
+    limit: int = LIMIT
     any_of_pool: bool = False
     """Which of the selected cards are moved depends on timing."""
     writes: int = 0
@@ -121,7 +122,7 @@ async def _create(stage: Stage) -> None:
     await stage.fleet.apply(policy())
 
 
-async def _in_place(stage: Stage) -> None:
+async def put_in_place(stage: Stage) -> None:
     await in_place(stage, policy())
 
 
@@ -137,7 +138,7 @@ async def _revert(stage: Stage) -> None:
 
 
 async def _goes_on(stage: Stage) -> None:
-    """Let all binders answer once the controller speaks of the newest policies: who moves is no matter of timing then."""
+    """Let all binders answer once the controller speaks of the newest policies: nothing hangs on timing then."""
     fleet = stage.fleet
     await fleet.until(lambda: all(is_observed(each) for each in fleet.policies.values()), what="the policies are seen")
     fleet.answer_again()
@@ -267,14 +268,20 @@ async def _four_in_place(stage: Stage) -> None:
 
 async def _crd_goes(stage: Stage) -> None:
     """The kind of the policies is uninstalled, and installed again with the policies from Git."""
-    crd = await stage.api.get(CRDS, POLICY_CRD)
-    await stage.api.delete(CRDS, POLICY_CRD)
-    await _absent(stage.api, CRDS, POLICY_CRD)
+    crd = await uninstall_crd(stage.api)
     await asyncio.sleep(2.0)
     _still_bound(stage)
     await install_crd(stage.api, crd)
     for each in _four_policies():
         await stage.fleet.apply(each)
+
+
+async def uninstall_crd(api: Api) -> Object:
+    """Remove the kind of the policies, with all of them; returns its definition once it is gone."""
+    crd = await api.get(CRDS, POLICY_CRD)
+    await api.delete(CRDS, POLICY_CRD)
+    await _absent(api, CRDS, POLICY_CRD)
+    return crd
 
 
 async def install_crd(api: Api, crd: Object) -> None:
@@ -334,19 +341,19 @@ async def _withdraw_confirmation(stage: Stage) -> None:
 
 SCENARIOS = (
     Scenario("create", _create),
-    Scenario("change", _change, _in_place),
-    Scenario("revert", _revert, _in_place),
-    Scenario("delete", _delete, _in_place),
-    Scenario("recreate-policy", _recreate_policy, _in_place),
-    Scenario("label-flaps", _flap_label, _in_place, any_of_pool=True, writes=40),
-    Scenario("node-goes", _node_goes, _in_place),
-    Scenario("node-returns", _node_returns, _in_place),
+    Scenario("change", _change, put_in_place),
+    Scenario("revert", _revert, put_in_place),
+    Scenario("delete", _delete, put_in_place),
+    Scenario("recreate-policy", _recreate_policy, put_in_place),
+    Scenario("label-flaps", _flap_label, put_in_place, any_of_pool=True, writes=40),
+    Scenario("node-goes", _node_goes, put_in_place),
+    Scenario("node-returns", _node_returns, put_in_place),
     Scenario("two-a-first", _a_then_b, _nodes_known),
     Scenario("two-b-first", _b_then_a, _nodes_known, same_end_as="two-a-first"),
     Scenario("swap-priorities", _swap_priorities, _two_in_place),
     Scenario("second-writer", _second_writer, writes=8),
-    Scenario("right-taken", _take_right, _in_place),
-    Scenario("clock-jumps", _jump_clock, _in_place),
+    Scenario("right-taken", _take_right, put_in_place),
+    Scenario("clock-jumps", _jump_clock, put_in_place),
     Scenario("crd-goes", _crd_goes, _four_in_place),
     Scenario("all-pruned", _prune_all, _four_in_place, _withdraw_confirmation),
 )

@@ -16,7 +16,7 @@ from tests.cluster.faults.fleet import NODE_COUNT, OURS, node_name
 from tests.cluster.faults.judge import Allowed, judge
 from tests.cluster.faults.matrix import Case, chosen
 from tests.cluster.faults.run import Run
-from tests.cluster.faults.scenarios import BY_NAME, LIMIT, SCENARIOS, Scenario
+from tests.cluster.faults.scenarios import BY_NAME, SCENARIOS, Scenario
 
 Note = Callable[[str, object], None]
 
@@ -44,7 +44,7 @@ async def test_run_without_faults_keeps_the_limits(scenario: Scenario, reference
 def allowed(scenario: Scenario) -> Allowed:
     """What a scenario allows beyond its run without faults."""
     pool = frozenset((node_name(number), OURS) for number in range(NODE_COUNT))
-    return Allowed(limit=LIMIT, touched=pool if scenario.any_of_pool else frozenset(), writes=scenario.writes)
+    return Allowed(limit=scenario.limit, touched=pool if scenario.any_of_pool else frozenset(), writes=scenario.writes)
 
 
 def told(run: Run, wrong: list[str]) -> dict[str, object]:
