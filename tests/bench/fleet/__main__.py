@@ -46,7 +46,7 @@ def main() -> int:
 async def _measure(nodes: int, options: argparse.Namespace, progress: Progress) -> dict[str, Figures]:
     with tempfile.TemporaryDirectory(prefix="npufleet-bench-") as directory:
         async with stage(Path(directory), nodes=nodes, devices=options.devices, progress=progress) as found:
-            cases = Cases(found, options.bind_seconds, options.timeout_seconds)
+            cases = Cases(found, options.bind_seconds, options.timeout_seconds, options.floor_nodes, options.short)
             loads = [os.getloadavg()[0]]
             started = time.monotonic()
             await cases.run()
@@ -62,7 +62,7 @@ def _growth(measured: dict[int, dict[str, Figures]], devices: int) -> Iterator[R
     small, large = min(measured), max(measured)
     if small == large:
         return
-    for case in ("first commit", "all nodes"):
+    for case in ("registration", "all nodes", "restart"):
         few, many = measured[small][case], measured[large][case]
         name, peer = f"{large} nodes x {devices} devices: {case}", f"{small} nodes"
         time_each = many.seconds / large, few.seconds / small
@@ -83,6 +83,16 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=1.6,
         metavar="S",
         help="what a node needs to carry orders out (default 1.6: a binder with 16 devices, see docs/performance.md)",
+    )
+    parser.add_argument(
+        "--floor-nodes",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="the bare loop writes at most so many, and its seconds are scaled to the fleet (default 1000)",
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="only: registration, a change of all nodes, restart, a change of one node"
     )
     parser.add_argument(
         "--timeout-seconds", type=float, default=1800.0, metavar="S", help="for each case (default 1800)"

@@ -30,6 +30,8 @@ class Floor:
     reports: float
     judgements: float
     cpu_seconds: float
+    scale: float
+    """How many times the nodes that were written the fleet has; the seconds are those of the whole fleet."""
 
     @property
     def controller(self) -> float:
@@ -43,11 +45,13 @@ class Floor:
 
 
 async def measure_floor(
-    controller_kubeconfig: Path, admin_kubeconfig: Path, *, writers: int, say: Callable[[str], None]
+    controller_kubeconfig: Path, admin_kubeconfig: Path, *, nodes: int, writers: int, say: Callable[[str], None]
 ) -> Floor:
-    """Write every NPUNodeState anew; each process that would answer must have ended."""
+    """Write NPUNodeStates anew, of at most `nodes` nodes; each process that would answer must have ended."""
     async with _connect(admin_kubeconfig) as admin, _connect(controller_kubeconfig) as controller:
-        states = (await admin.list(NPU_NODE_STATES)).items
+        found = (await admin.list(NPU_NODE_STATES)).items
+        states = found[:nodes]
+        scale = len(found) / len(states)
 
         async def order(state: Object) -> None:
             metadata = {"name": state["metadata"]["name"], "uid": state["metadata"]["uid"]}
@@ -72,7 +76,8 @@ async def measure_floor(
         say(f"floor: {len(states)} judgements")
         again = time.process_time()
         judgements = await _timed(states, judge, writers)
-        return Floor(orders, reports, judgements, used + time.process_time() - again)
+        used += time.process_time() - again
+        return Floor(orders * scale, reports * scale, judgements * scale, used * scale, scale)
 
 
 def _connect(kubeconfig: Path) -> Any:
