@@ -65,10 +65,17 @@ class MalformedObject(ValueError):  # noqa: N818 - says what is wrong with the o
 
 
 class Store(Generic[T]):
-    """Objects of one kind by UID and by name. Single-threaded: use it within one event loop."""
+    """Objects of one kind by UID and by name. Single-threaded: use it within one event loop.
 
-    def __init__(self, compact: Callable[[dict[str, Any]], T]) -> None:
+    `renew` makes the record of an object that is known already, from the former record of the same UID: for big objects
+    of which little changes at a time. It must give what `compact` gives.
+    """
+
+    def __init__(
+        self, compact: Callable[[dict[str, Any]], T], *, renew: Callable[[dict[str, Any], T], T] | None = None
+    ) -> None:
         self._compact = compact
+        self._renew = renew
         self._entries: dict[str, Entry[T]] = {}
         self._uids: dict[Key, str] = {}
         self._tombstones: dict[Key, int] = {}
@@ -144,7 +151,10 @@ class Store(Generic[T]):
         Give it to `Api.list(convert=…)`, so that bodies are compacted page by page.
         """
         key, uid, version = _identity(item)
+        known = self._entries.get(uid) if self._renew is not None else None
         try:
+            if self._renew is not None and known is not None and known.record is not None:
+                return Entry(key, uid, version, self._renew(item, known.record))
             return Entry(key, uid, version, self._compact(item))
         except Exception as error:  # one bad object, one condition: the others go on
             log.warning("Object %s could not be read: %s: %s", key, type(error).__name__, error)

@@ -28,7 +28,7 @@ class Stores:
 
     policies: Store[PolicyView] = field(default_factory=lambda: Store(read_policy))
     nodes: Store[NodeView] = field(default_factory=lambda: Store(read_node))
-    states: Store[StateView] = field(default_factory=lambda: Store(read_state))
+    states: Store[StateView] = field(default_factory=lambda: Store(read_state, renew=read_state))
     settings: Store[str] = field(default_factory=lambda: Store(_confirmation))
 
     def live_policies(self) -> dict[str, PolicyView]:

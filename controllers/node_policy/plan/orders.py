@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from crds.models.base import Model
@@ -197,7 +198,13 @@ def shape_of(mode: Mode, driver_name: str, block: Model | None) -> Shape:
     """A shape with every effective value spelled out, so that a value given and the same value left out are equal."""
     if mode is Mode.UNMANAGED:
         return Shape(mode, "", "")
-    return Shape(mode, sys.intern(driver_name), "" if block is None else sys.intern(_canonical(_explicit(block))))
+    return Shape(mode, sys.intern(driver_name), "" if block is None else _block_text(block))
+
+
+# A fleet has few different ones, and each is read again with every report of every node.
+@lru_cache(maxsize=1024)
+def _block_text(block: Model) -> str:
+    return sys.intern(_canonical(_explicit(block)))
 
 
 def _explicit(block: Model) -> Any:

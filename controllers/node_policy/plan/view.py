@@ -134,7 +134,10 @@ class ReportView:
 
 @dataclass(frozen=True, slots=True)
 class StateView:
-    """An NPUNodeState. `error` says what of its spec cannot be understood; such orders are never rewritten."""
+    """An NPUNodeState. `error` says what of its spec cannot be understood; such orders are never rewritten.
+
+    `revision` is what the spec itself says.
+    """
 
     name: str
     uid: str
@@ -145,6 +148,7 @@ class StateView:
     reports: Mapping[Subtree, ReportView]
     rollout: NodeRollout | None
     error: str = ""
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

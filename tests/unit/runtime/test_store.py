@@ -206,6 +206,20 @@ def test_bookmarks_and_unknown_events_are_ignored() -> None:
     assert names(store) == ["a"]
 
 
+def test_a_known_object_is_renewed_from_its_record_and_another_incarnation_is_read_anew() -> None:
+    def renew(found: dict[str, Any], record: str) -> str:
+        return f"{record}+{found['spec']}"
+
+    store: Store[str] = Store(lambda found: str(found["spec"]), renew=renew)
+    listed(store, 1, item("a", 1, spec="one"))
+    store.apply_event("MODIFIED", item("a", 2, spec="two"))
+    assert store.get("a") == "one+two"
+    listed(store, 3, item("a", 3, spec="three"))
+    assert store.get("a") == "one+two+three"
+    store.apply_event("ADDED", item("a", 4, uid="another", spec="four"))
+    assert store.get("a") == "four"
+
+
 def test_a_subscriber_that_fails_keeps_neither_the_store_nor_the_others_from_working() -> None:
     store = store_of()
     heard: list[str] = []
