@@ -44,12 +44,14 @@ def test_killed_leader_is_replaced_within_twenty_seconds_and_the_two_never_write
         second = ControllerProcess(proxies[1].kubeconfig, tmp_path / "second.log")
         stack.callback(second.kill)
         eventually(second.is_ready)
+        fleet.silent = set(fleet.cards)
         fleet.apply(node_policy("rep", nodes=POOL, mode="Container", rollout={"maxUnavailable": 1}))
         fleet.until(
             lambda: any(order["mode"] == "Container" for n in fleet.cards for order in fleet.orders(n).values())
         )
         first.kill()  # in the middle of the change, its Lease still running
         killed = time.monotonic()
+        fleet.silent = set()
         assert proxies[1].writes == []
         fleet.until(lambda: proxies[1].writes, seconds=TAKEOVER_SECONDS + 10, what="the second one writes")
         assert time.monotonic() - killed < TAKEOVER_SECONDS
