@@ -244,7 +244,7 @@ class _Run:
     def _read(self) -> _Reading:
         numbers, told = self.controller.numbers(), self.daemons.told()
         return _Reading(
-            writes=_writes(numbers),
+            writes=count_writes(numbers),
             reconciles=_reconciles(numbers),
             generations=told["generations"],
             waiting=told["waiting"],
@@ -275,7 +275,7 @@ def _difference(before: _Reading, after: _Reading, seconds: float) -> Figures:
     )
 
 
-def _writes(numbers: Mapping[str, float]) -> Counter[tuple[str, str]]:
+def count_writes(numbers: Mapping[str, float]) -> Counter[tuple[str, str]]:
     """Writes of the controller by kind and result; renewals of its Lease apart."""
     found: Counter[tuple[str, str]] = Counter()
     for name, value in numbers.items():

@@ -64,7 +64,7 @@ class Daemons:
             return  # a status, of whomever
         machine.seen = generation
         machine.state = {"metadata": state["metadata"], "spec": state["spec"]}
-        wait = self._bind_seconds if _moves(state, machine.cards) else 0.0
+        wait = self._bind_seconds if moves(state, machine.cards) else 0.0
         asyncio.get_running_loop().call_later(wait, self._due.put_nowait, name)
 
     async def _watch(self, version: str) -> None:
@@ -122,7 +122,8 @@ class Daemons:
             await asyncio.sleep(_TOLD_SECONDS)
 
 
-def _moves(state: Object, found: dict[str, Card]) -> bool:
+def moves(state: Object, found: dict[str, Card]) -> bool:
+    """Whether the orders in `state` change a driver of the cards."""
     return any(wanted != found[place].bound for place, wanted in _wanted(state) if place in found)
 
 
