@@ -1,0 +1,156 @@
+"""Whatever users, orders, crashes and reboots do, what somebody has is never written to, and in the end all is as
+ordered.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from node_host.acting import executor
+from node_host.acting.actions import Outcome
+from node_host.handover import tokens
+from node_host.handover.binder_half import BinderHalf
+from node_host.handover.tokens import read_token, taken_name
+from node_host.view import HostView
+from tests.builders.binder import NPU, order
+from tests.builders.hand_over_world import LAYOUTS, InUseError, Machine, World
+from tests.builders.played_publisher import GOOD, Offer, Rules, Shape
+
+EPISODES = 2000
+HUNTS = 300
+ACTS = (4, 12)
+FLOORS = {
+    "writes": 2000,
+    "allocated": 1000,
+    "opened": 300,
+    "binder killed": 200,
+    "publisher killed": 200,
+    "reboots": 50,
+}
+
+
+def episode(machine: Machine, number: int, rules: Rules | None = None, acts: int | None = None) -> Counter[str]:
+    """One episode, always the same for a number; with ``acts`` a longer one that is not brought to rest."""
+    random = Random(number)
+    kept = rules or dataclasses.replace(GOOD, publishes_last=random.random() < 0.7)
+    world = World(machine, random, kept)
+    try:
+        world.live(acts or random.randint(*ACTS))
+        if acts is None:
+            world.settle()
+    except BaseException as error:
+        error.add_note(f"episode {number} on {machine.layout.name}; {kept}; {dict(world.seen)}")
+        raise
+    finally:
+        world.close()
+    return world.seen
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[list[Machine]]:
+    made = [Machine(layout) for layout in LAYOUTS]
+    yield made
+    for machine in made:
+        machine.close()
+
+
+def test_nothing_that_somebody_has_is_written_to_and_everything_arrives(machines: list[Machine]) -> None:
+    seen: Counter[str] = Counter()
+    ran = 0
+    for number in range(EPISODES):
+        seen += episode(machines[number % len(machines)], number)
+        ran += 1
+    print(f"examples: {ran}; {dict(sorted(seen.items()))}")
+    assert ran >= EPISODES
+    assert {what: seen[what] for what, floor in FLOORS.items() if seen[what] < floor} == {}
+
+
+def _nobody(view: HostView) -> HostView:
+    return dataclasses.replace(view, users=dict.fromkeys(view.users, ()))
+
+
+def use_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    """The binder's executor trusts the look that the plan was made from."""
+    for name in ("refusal", "card_refusal"):
+        judge: Callable[..., Outcome | None] = getattr(executor, name)
+        patch.setattr(executor, name, lambda view, *rest, judge=judge: judge(_nobody(view), *rest))
+
+
+def tokens_are_for_any_orders(patch: pytest.MonkeyPatch) -> None:
+    """The binder acts on a token whatever orders it was written for."""
+    patch.setattr(tokens, "_fits", lambda token, boot_id, _: token is not None and token.boot_id == boot_id)
+    patch.setattr(BinderHalf, "_taken", lambda self, address, *_: read_token(self._files, taken_name(address), address))
+
+
+def tokens_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
+    """The binder takes no heed of the list of what pods may have."""
+    patch.setattr(HostView, "not_handed_over", lambda *_: None)
+    patch.setattr(BinderHalf, "take", lambda *_: None)
+
+
+def what_goes_along_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The binder asks for the token of the device itself alone."""
+    patch.setattr(HostView, "going_along", lambda self, address: (address,))
+
+
+def nothing(patch: pytest.MonkeyPatch) -> None:
+    """The fault is the publisher's."""
+
+
+BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Rules | None]] = {
+    "the binder does not look at use again": (use_is_not_looked_at_again, None),
+    "the binder asks for no token": (tokens_are_not_asked_for, None),
+    "the binder forgets what goes along": (what_goes_along_is_forgotten, None),
+    "the publisher does not withhold": (nothing, Rules(withholds=False)),
+    "the publisher does not wait for claims": (nothing, Rules(waits_for_claims=False)),
+    "the publisher lists a device too late": (nothing, Rules(lists_first=False)),
+    "the publisher takes no locks": (nothing, Rules(takes_locks=False)),
+}
+
+
+def left_behind(machine: Machine) -> None:
+    """The publisher dies between publishing a device and removing its token; before its next look a claim gets the
+    device, and the orders change.
+    """
+    world = World(machine, Random(0), Rules(publishes_last=False))
+    world.quiet = True
+    try:
+        world.order(order(mode="Container"))
+        world.binder_pass()
+        world.look()
+        world.order(order())
+        world.binder_pass()
+        world.look()
+        world.binder_pass()
+        world.kill_publisher(after=1)
+        assert world.slices == {NPU: Offer(Shape.VFIO)}
+        assert world.publisher.prepare_refused(NPU) is not None
+        world.claims[NPU] = world.kernel.boot_id
+        world.order(order(mode="Container"))
+        world.binder_pass()
+        world.refuse_faults()
+    finally:
+        world.close()
+
+
+def test_a_token_of_other_orders_is_no_token(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    left_behind(machines[0])
+    tokens_are_for_any_orders(monkeypatch)
+    with pytest.raises(InUseError, match="allocated to a claim"):
+        left_behind(machines[0])
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_of_either_is_found(name: str, machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, rules = BUGS[name]
+    plant(monkeypatch)
+    for number in range(HUNTS):
+        try:
+            episode(machines[number % len(machines)], number, rules, acts=60)
+        except InUseError as error:
+            print(f"found in episode {number}: {error}")
+            return
+    pytest.fail(f"not found in {HUNTS} episodes")
