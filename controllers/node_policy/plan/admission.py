@@ -27,10 +27,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One policy's limit: at most `limit` nodes unavailable, these are so already."""
+    """One policy's limit: at most `limit` nodes unavailable, these are so already.
+
+    `surely`: those of them that are so for certain; of the others nobody knows.
+    """
 
     limit: int
     unavailable: frozenset[str]
+    surely: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,12 @@ class Admissions:
     waiting: Mapping[str, tuple[str, ...]]
 
 
-def budget_for(max_unavailable: Iterable[int | str], nodes: int, unavailable: Iterable[str]) -> Budget:
+def budget_for(
+    max_unavailable: Iterable[int | str], nodes: int, unavailable: Iterable[str], surely: Iterable[str]
+) -> Budget:
     """The budget of a policy that concerns `nodes` nodes: the narrowest of these limits."""
-    return Budget(min(scaled(limit, nodes) for limit in max_unavailable), frozenset(unavailable))
+    limit = min(scaled(limit, nodes) for limit in max_unavailable)
+    return Budget(limit, frozenset(unavailable), frozenset(surely))
 
 
 def admit(candidates: Iterable[Candidate], budgets: Mapping[str, Budget]) -> Admissions:
@@ -51,22 +58,23 @@ def admit(candidates: Iterable[Candidate], budgets: Mapping[str, Budget]) -> Adm
 
     One whose orders were refused comes after all others, so that it does not keep them waiting for ever; before it
     those whose drain was given up, the least often first.
-    A node that is unavailable for a policy already costs that policy nothing more. Zone by zone, so that at most one
-    zone is touched while the limits allow it.
+    A node that is surely unavailable for a policy already costs that policy nothing more; one of which nobody knows
+    costs as much as any other. Zone by zone, so that at most one zone is touched while the limits allow it.
     """
     taken = {name: set(budget.unavailable) for name, budget in budgets.items()}
     admitted: set[str] = set()
     waiting: dict[str, tuple[str, ...]] = {}
 
     def rank(candidate: Candidate) -> tuple[bool, int, bool, str, str]:
-        disrupted = any(candidate.node in budgets[name].unavailable for name in candidate.charged)
+        disrupted = any(candidate.node in budgets[name].surely for name in candidate.charged)
         return (candidate.refused, candidate.aborts, not disrupted, candidate.zone, candidate.node)
 
     for candidate in sorted(candidates, key=rank):
         full = tuple(
             name
             for name in sorted(candidate.charged)
-            if candidate.node not in taken[name] and len(taken[name]) >= budgets[name].limit
+            if candidate.node not in budgets[name].surely
+            and len(taken[name]) - (candidate.node in taken[name]) >= budgets[name].limit
         )
         if full:
             waiting[candidate.node] = full

@@ -42,12 +42,13 @@ class GivenUp:
 class Standing:
     """How the devices of a node stand when its orders change.
 
-    `done`: the order in force is carried out. `untouched`: it is not, and the device is as npufleet found it. `waits`:
-    the order in force waits for these users.
+    `done`: the order in force is carried out. `away`: it counts against the limits of its policy. `untouched`: the
+    device is as npufleet found it. `waits`: the order in force waits for these users.
     """
 
     usage: Usage
     done: frozenset[str]
+    away: frozenset[str]
     untouched: frozenset[str]
     waits: Mapping[str, Users]
     given_up: GivenUp | None = None
@@ -81,7 +82,7 @@ def changes_between(present: Orders, target: Orders, standing: Standing) -> Chan
     for address in sorted(before.keys() | after.keys(), key=address_key):
         old, new = before.get(address), after.get(address)
         done = address in standing.done
-        disruptive = disrupts(old, new, done=done)
+        disruptive = disrupts(old, new, done=done) or _passes_on(old, new, address in standing.away)
         if new is not None and (disruptive or address in standing.waits):
             why = _deferral(new, limits.get(new.policy, RolloutLimits(new.policy)), disruptive, standing)
             if why is not None:
@@ -120,6 +121,11 @@ def disrupts(old: Order | None, new: Order | None, *, done: bool) -> bool:
         return new.intent is not old.intent
     another = old.shape != new.shape or _another(old.identity, new.identity)
     return another or (old.intent is Intent.HOLD and not done)
+
+
+def _passes_on(old: Order | None, new: Order | None, away: bool) -> bool:
+    """A device that is away gets under the limits of another policy, which must have room for it."""
+    return away and old is not None and new is not None and new.intent is not Intent.HOLD and old.policy != new.policy
 
 
 def _another(old: Identity, new: Identity) -> bool:

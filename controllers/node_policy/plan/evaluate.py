@@ -50,7 +50,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One policy's part of one node."""
+    """One policy's part of one node. `unavailable`: it counts against the limits, `surely`: and that for certain."""
 
     selected: bool
     devices: int
@@ -60,6 +60,7 @@ class Share:
     pending_inventory: bool
     removal_held: bool
     unavailable: bool
+    surely: bool
     progress: frozenset[Progress]
     obstacles: tuple[Obstacle, ...]
     clashes: frozenset[tuple[str, str, ConflictOutcome]]
@@ -147,6 +148,7 @@ def evaluate(
     standing = Standing(
         usage,
         frozenset(address for address, verdict in verdicts.items() if verdict.done),
+        frozenset(address for address, verdict in verdicts.items() if verdict.unavailable),
         _untouched(state, bindings, reports),
         {address: wait.users for address, wait in waits.items()},
         _given_up(state, compiled.target) if backing_off else None,
@@ -159,14 +161,16 @@ def evaluate(
     away = [verdict for verdict in verdicts.values() if verdict.unavailable]
     worst = max(away, key=lambda verdict: verdict.progress, default=Verdict(Progress.READY))
     away_for = {order.policy for order in state.orders.devices if verdicts[order.address].unavailable}
-    away_for |= {wait.order.policy for wait in waits.values()} | _emptied_for(node, state)
+    surely_for = {order.policy for order in state.orders.devices if verdicts[order.address].surely}
+    surely_for |= {wait.order.policy for wait in waits.values()} | _emptied_for(node, state)
+    away_for |= surely_for
     _tell_of_drains(verdicts, waits, state)
     selecting = {p.name for p in policies if p.spec is not None and p.spec.node_selector.matches(node.labels)}
     concerned = selecting | {order.policy for order in (*state.orders.devices, *compiled.target.devices)} | away_for
     concerned |= {remark.policy for remark in compiled.decisions.remarks}
     for clash in compiled.decisions.clashes:
         concerned |= {clash.winner, clash.loser}
-    judged = _Judged(state, compiled, changes, verdicts, away_for)
+    judged = _Judged(state, compiled, changes, verdicts, away_for, surely_for)
     shares = {name: _share(name, name in selecting, judged) for name in sorted(concerned)}
     return Evaluation(
         node,
@@ -245,6 +249,7 @@ class _Judged:
     changes: Changes
     verdicts: Mapping[str, Verdict]
     away_for: set[str]
+    surely_for: set[str]
 
 
 def _share(policy: str, selected: bool, judged: _Judged) -> Share:
@@ -276,6 +281,7 @@ def _share(policy: str, selected: bool, judged: _Judged) -> Share:
         pending_inventory=bool(compiled.problem) and selected and not progress & _UNKNOWN,
         removal_held=any(remark.reason is _HOLDS_UP for remark in remarks),
         unavailable=policy in judged.away_for,
+        surely=policy in judged.surely_for,
         progress=progress,
         obstacles=_obstacles(
             compiled.problem if selected else "",

@@ -244,7 +244,8 @@ def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: 
     away |= {node for node, policies in world.in_flight.items() if name in policies}
     policy = world.policies.get(name)
     limits = {policy.spec.rollout.max_unavailable} if policy is not None and policy.spec is not None else None
-    return budget_for(limits or former.get(name) or {RolloutLimits(name).max_unavailable}, nodes, away)
+    surely = (node for node, share in shares.items() if share.surely)
+    return budget_for(limits or former.get(name) or {RolloutLimits(name).max_unavailable}, nodes, away, surely)
 
 
 def _aborts(evaluation: Evaluation) -> int:

@@ -44,6 +44,8 @@ _NOTHING_TO_RELEASE: Final = frozenset({"DeviceMissing", "IdentityMismatch"})
 # Blocked for these means: not yet. Whoever uses the device ends, is moved away, or hands it over.
 WAITS_FOR_USERS: Final = frozenset({"InUse", "CompanionInUse", "Published", "HandOver"})
 HAND_OVER: Final = "HandOver"
+ORDERS_NEW: Final = "OrdersNew"
+NOT_REPORTED: Final = "NotReported"
 # Reasons of the binder that name the publisher as the one who has to let go, and of a publisher that lets nobody in.
 OF_PUBLISHER: Final = frozenset({"Published", HAND_OVER})
 _WITHHELD: Final = frozenset({HAND_OVER, "HandedOver"})
@@ -92,6 +94,12 @@ class Verdict:
         if self.progress is Progress.BLOCKED:
             return self.waits
         return not (self.held and self.progress is Progress.PENDING)
+
+    @property
+    def surely(self) -> bool:
+        """It is unavailable for certain, and not only because nobody has said anything of the present orders."""
+        known = self.progress in (Progress.FAILED, Progress.BLOCKED, Progress.PENDING)
+        return self.unavailable and known and self.reason not in (ORDERS_NEW, NOT_REPORTED)
 
     @property
     def waits(self) -> bool:
@@ -166,10 +174,10 @@ def _verdict(
         message = f"the node was rebooted and {daemon} has not reported since"
         return Verdict(Progress.REBOOTED, BlockerReason.REBOOTED, message, daemon)
     if report.generation != state.generation:
-        return Verdict(Progress.PENDING, "OrdersNew", f"{daemon} has not answered the present orders yet", daemon)
+        return Verdict(Progress.PENDING, ORDERS_NEW, f"{daemon} has not answered the present orders yet", daemon)
     device = report.devices.get(order.address)
     if device is None:
-        return Verdict(Progress.PENDING, "NotReported", f"{daemon} does not report the device yet", daemon)
+        return Verdict(Progress.PENDING, NOT_REPORTED, f"{daemon} does not report the device yet", daemon)
     return _quoted(order, device, daemon)
 
 

@@ -173,8 +173,12 @@ def test_node_needs_room_in_every_policy_whose_devices_change_there() -> None:
 
 def test_disrupted_nodes_go_first_then_zone_by_zone_then_by_name() -> None:
     candidates = [Candidate(n, z, frozenset({"p"})) for n, z in [("a", "z2"), ("b", "z1"), ("c", "z1"), ("d", "z2")]]
-    assert admit(candidates, {"p": Budget(2, frozenset({"d"}))}).admitted == {"d", "b"}
-    assert admit(candidates, {"p": Budget(1, frozenset({"d"}))}).admitted == {"d"}
+    d = frozenset({"d"})
+    assert admit(candidates, {"p": Budget(2, d, d)}).admitted == {"d", "b"}
+    assert admit(candidates, {"p": Budget(1, d, d)}).admitted == {"d"}
+    assert admit(candidates, {"p": Budget(1, d | {"c"}, d)}).admitted == {"d"}
+    assert admit(candidates, {"p": Budget(1, d)}).admitted == {"d"}, "nobody knows of it, but nobody else is away"
+    assert not admit(candidates, {"p": Budget(1, d | {"elsewhere"})}).admitted
     assert admit(candidates, {"p": Budget(2, frozenset())}).admitted == {"b", "c"}
 
 
