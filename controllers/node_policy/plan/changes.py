@@ -42,12 +42,14 @@ class GivenUp:
 class Standing:
     """How the devices of a node stand when its orders change.
 
-    `done`: the order in force is carried out. `away`: it counts against the limits of its policy. `untouched`: the
-    device is as npufleet found it. `waits`: the order in force waits for these users.
+    `done`: the order in force is carried out. `open`: it is not, as the host says itself. `away`: it counts against the
+    limits of its policy. `untouched`: the device is as npufleet found it. `waits`: the order in force waits for these
+    users.
     """
 
     usage: Usage
     done: frozenset[str]
+    open: frozenset[str]
     away: frozenset[str]
     untouched: frozenset[str]
     waits: Mapping[str, Users]
@@ -87,8 +89,8 @@ def changes_between(present: Orders, target: Orders, standing: Standing) -> Chan
             why = _deferral(new, limits.get(new.policy, RolloutLimits(new.policy)), disruptive, standing)
             if why is not None:
                 deferred[address] = why
-                _put(steady, _kept(old, new, done=done))
-                _put(goal, _kept(old, new, done=done))
+                _put(steady, _kept(old, new, standing.open))
+                _put(goal, _kept(old, new, standing.open))
                 continue
         _put(goal, new)
         if not disruptive:
@@ -96,7 +98,7 @@ def changes_between(present: Orders, target: Orders, standing: Standing) -> Chan
             continue
         disrupted.append(address)
         charged.update(order.policy for order in (old, new) if order is not None)
-        _put(steady, _until_there_is_room(old, new, done=done))
+        _put(steady, _until_there_is_room(old, new, standing.open))
     if not disrupted and not deferred:
         return Changes(target, target)
     known = {limit.policy: limit for limit in (*present.limits, *target.limits)}
@@ -157,21 +159,22 @@ def _deferral(new: Order, limits: RolloutLimits, disruptive: bool, standing: Sta
     return None
 
 
-def _kept(old: Order | None, new: Order, *, done: bool) -> Order | None:
+def _kept(old: Order | None, new: Order, open_: frozenset[str]) -> Order | None:
     """The order of a device that must not change now: the one that it fulfils, else the new one, to be held.
+
+    Whether it fulfils an order is the host's to say, and as long as it has not, it does.
 
     Nobody's order is never held: what it is about is told by the host as long as it is not given back.
     """
-    if old is not None and done and old.intent is not Intent.RELEASE:
+    if old is not None and old.address not in open_ and old.intent is not Intent.RELEASE:
         return old
     return None if new.policy == ORPHANS else new.held()
 
 
-def _until_there_is_room(old: Order | None, new: Order | None, *, done: bool) -> Order | None:
+def _until_there_is_room(old: Order | None, new: Order | None, open_: frozenset[str]) -> Order | None:
     """The order in force; one that is held, and not fulfilled, may as well be the new one, to be held."""
-    if old is None or new is None or old.intent is not Intent.HOLD or done or new.intent is not Intent.APPLY:
-        return old
-    return new.held()
+    held_open = old is not None and old.intent is Intent.HOLD and old.address in open_
+    return new.held() if held_open and new is not None and new.intent is Intent.APPLY else old
 
 
 def _put(orders: dict[str, Order], order: Order | None) -> None:

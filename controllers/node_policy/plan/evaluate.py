@@ -148,6 +148,7 @@ def evaluate(
     standing = Standing(
         usage,
         frozenset(address for address, verdict in verdicts.items() if verdict.done),
+        frozenset(address for address, verdict in verdicts.items() if verdict.surely_not_done or address in waits),
         frozenset(address for address, verdict in verdicts.items() if verdict.unavailable),
         _untouched(state, bindings, reports),
         {address: wait.users for address, wait in waits.items()},
@@ -161,7 +162,7 @@ def evaluate(
     away = [verdict for verdict in verdicts.values() if verdict.unavailable]
     worst = max(away, key=lambda verdict: verdict.progress, default=Verdict(Progress.READY))
     away_for = {order.policy for order in state.orders.devices if verdicts[order.address].unavailable}
-    surely_for = {order.policy for order in state.orders.devices if verdicts[order.address].surely}
+    surely_for = {order.policy for order in state.orders.devices if _surely_away(verdicts[order.address])}
     surely_for |= {wait.order.policy for wait in waits.values()} | _emptied_for(node, state)
     away_for |= surely_for
     _tell_of_drains(verdicts, waits, state)
@@ -185,6 +186,10 @@ def evaluate(
         waits,
         moving or bool(compiled.problem),
     )
+
+
+def _surely_away(verdict: Verdict) -> bool:
+    return verdict.unavailable and verdict.surely_not_done
 
 
 def _untouched(

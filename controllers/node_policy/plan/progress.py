@@ -96,10 +96,10 @@ class Verdict:
         return not (self.held and self.progress is Progress.PENDING)
 
     @property
-    def surely(self) -> bool:
-        """It is unavailable for certain, and not only because nobody has said anything of the present orders."""
+    def surely_not_done(self) -> bool:
+        """The daemon says so itself; it is not only that nobody has said anything of the present orders."""
         known = self.progress in (Progress.FAILED, Progress.BLOCKED, Progress.PENDING)
-        return self.unavailable and known and self.reason not in (ORDERS_NEW, NOT_REPORTED)
+        return known and self.reason not in (ORDERS_NEW, NOT_REPORTED)
 
     @property
     def waits(self) -> bool:

@@ -112,6 +112,21 @@ def test_device_that_fulfils_its_order_keeps_it_while_it_is_in_use() -> None:
     assert fleet.orders("node-0") == before
 
 
+def test_order_that_the_host_has_not_answered_yet_is_kept_as_well() -> None:
+    """A change that moves nothing went before: for a moment nobody says how the device stands."""
+    fleet = fleet_of()
+    commit(fleet, rollout={"drain": "Never"})
+    turns(fleet)
+    use(fleet)
+    commit(fleet, rollout={"drain": "Never", "maxUnavailable": 2})
+    fleet.write(fleet.plan())
+    commit(fleet, "Container", rollout={"drain": "Never", "maxUnavailable": 3})
+    for _ in range(3):
+        fleet.write(fleet.plan())
+        assert [(o["mode"], o["intent"]) for o in fleet.orders("node-0").values()] == [("Passthrough", "Apply")]
+        fleet.report("node-0")
+
+
 def test_process_of_the_host_is_waited_for_whatever_the_policy_allows() -> None:
     fleet = fleet_of()
     use(fleet)
