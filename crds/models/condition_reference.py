@@ -215,7 +215,7 @@ _NODE_STATE: Final = (
             (
                 "DrainTimedOut",
                 "False",
-                "Given up after `drainTimeoutSeconds`; the message says what was in the way, and when it is tried again.",
+                "Given up after `drainTimeoutSeconds`; the message says what was in the way, and when it goes on.",
             ),
             ("Uncordoned", "False", "Given up, because somebody made the node schedulable; tried again later."),
         ),
