@@ -40,12 +40,16 @@ _HOLDS_UP: Final = BlockerReason.REMOVAL_HELD
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What stands in the way of a policy on one node; `serious` ones are told first. `address` "": the whole node."""
+    """What stands in the way of a policy on one node; `serious` ones are told first. `address` "": the whole node.
+
+    `progress`: how far the device is, or all of the node, where that is what stands in the way.
+    """
 
     serious: bool
     address: str
     reason: str
     message: str
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +299,10 @@ def _share(policy: str, selected: bool, judged: _Judged) -> Share:
             verdicts,
             [
                 *(Obstacle(r.reason is _HOLDS_UP, r.address, r.reason, r.message) for r in remarks),
-                *(Obstacle(True, address, why.reason, why.message) for address, why in deferred.items()),
+                *(
+                    Obstacle(True, address, why.reason, why.message, Progress.BLOCKED)
+                    for address, why in deferred.items()
+                ),
             ],
         ),
         clashes=frozenset(
@@ -322,9 +329,10 @@ def _obstacles(
     for order in orders:
         verdict = verdicts[order.address]
         if verdict.progress in _WHOLE_NODE:
-            found.add(Obstacle(True, "", verdict.reason, verdict.message))
+            found.add(Obstacle(True, "", verdict.reason, verdict.message, verdict.progress))
         elif verdict.progress in (Progress.BLOCKED, Progress.FAILED):
-            found.add(Obstacle(True, order.address, verdict.reason or str(verdict.progress.name), verdict.message))
+            word = verdict.reason or str(verdict.progress.name)
+            found.add(Obstacle(True, order.address, word, verdict.message, verdict.progress))
         elif verdict.reason == BlockerReason.DRAINING:
             found.add(Obstacle(True, order.address, verdict.reason, verdict.message))
     return tuple(sorted(found, key=_rank))

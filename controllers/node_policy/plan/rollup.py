@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from controllers.node_policy.plan.evaluate import Evaluation, Share
+from controllers.node_policy.plan.evaluate import Evaluation, Obstacle, Share
 from controllers.node_policy.plan.progress import Progress
 from controllers.node_policy.plan.view import BlockerReason, NodeConditionType, PolicyView
 from crds.models.conditions import (
@@ -268,26 +268,32 @@ def _moved(evaluation: Evaluation) -> datetime | None:
     return parse_timestamp(available.last_transition_time) if available is not None else None
 
 
+# What comes first in `blockers`: as in `_readiness`, so that the first one is what the reason of Ready speaks of.
+_FIRST: Final = (Progress.FAILED, Progress.DAEMON_MISSING, BlockerReason.REMOVAL_HELD, Progress.BLOCKED)
+
+
 def _blockers(found: list[tuple[Evaluation, Share]], waiting: Mapping[str, tuple[str, ...]]) -> tuple[Blocker, ...]:
-    """The first 16: serious ones first, then nodes that may not change yet, then the rest; by node and address."""
-    picked: list[Blocker] = []
-    for serious in (True, False):
-        if not serious:
-            picked += _waiting(found, waiting)[: MOST_BLOCKERS - len(picked)]
-        for evaluation, share in found:
-            if len(picked) >= MOST_BLOCKERS:
-                break
-            picked += [
-                Blocker(
-                    node=evaluation.node.name,
-                    device=obstacle.address,
-                    reason=obstacle.reason,
-                    message=truncate_message(obstacle.message, _MESSAGE),
-                )
-                for obstacle in share.obstacles
-                if obstacle.serious is serious
-            ]
-    return tuple(picked[:MOST_BLOCKERS])
+    """The first 16: serious ones first, the worst before the others, then nodes that may not change yet, then the rest.
+
+    Among equals by node and address.
+    """
+    ranked: list[list[Blocker]] = [[] for _ in range(len(_FIRST) + 3)]
+    ranked[-2] = _waiting(found, waiting)
+    for evaluation, share in found:
+        for obstacle in share.obstacles:
+            alike = ranked[_weight(obstacle)]
+            if len(alike) < MOST_BLOCKERS:
+                message = truncate_message(obstacle.message, _MESSAGE)
+                name = evaluation.node.name
+                alike.append(Blocker(node=name, device=obstacle.address, reason=obstacle.reason, message=message))
+    return tuple(blocker for alike in ranked for blocker in alike)[:MOST_BLOCKERS]
+
+
+def _weight(obstacle: Obstacle) -> int:
+    if not obstacle.serious:
+        return len(_FIRST) + 2
+    words = (obstacle.progress, obstacle.reason)
+    return next((weight for weight, word in enumerate(_FIRST) if word in words), len(_FIRST))
 
 
 def _waiting(found: list[tuple[Evaluation, Share]], waiting: Mapping[str, tuple[str, ...]]) -> list[Blocker]:

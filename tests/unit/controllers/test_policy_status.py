@@ -46,6 +46,25 @@ def test_lists_in_a_status_are_cut_and_in_a_fixed_order() -> None:
     assert status["nodes"]["blocked"] == 10
 
 
+def test_first_blocker_is_what_the_reason_of_ready_speaks_of() -> None:
+    fleet = fleet_of(nodes=4)
+    fleet.cards["node-0"][A].users = ["x"]
+    fleet.cards["node-1"][A].vetoes = ["/dev/sda1 is mounted"]
+    fleet.cards["node-2"][A].fails = True
+    fleet.add_policy(node_policy("p", rollout={"maxUnavailable": 1}))
+    fleet.settle()
+    told = [(blocker["node"], blocker["reason"]) for blocker in fleet.status("p")["blockers"]]
+    assert told == [
+        ("node-2", "BindFailed"),
+        ("node-0", "InUse"),
+        ("node-1", "Vetoed"),
+        ("node-3", "WaitingForBudget"),
+    ]
+    ready = next(found for found in fleet.status("p")["conditions"] if found["type"] == "Ready")
+    assert ready["reason"] == "DevicesFailed"
+    assert f"node-2 {A}: BindFailed" in ready["message"]
+
+
 def test_events_tell_transitions_only() -> None:
     fleet = fleet_of()
     fleet.cards["node-0"][A].users = ["training"]
