@@ -123,7 +123,7 @@ def test_drain_that_a_budget_refuses_is_given_up_at_its_deadline(fleet: DrainFle
     start()
     fleet.use("dr-a", A, fleet.add_pod("web-0", "dr-a", labels={"app": "web"}))
     fleet.add_budget("keep-web", {"app": "web"})
-    fleet.apply(policy("dr-budget", timeout=8))
+    fleet.apply(policy("dr-budget", timeout=10))
     fleet.until(lambda: fleet.node("dr-a")["spec"].get("unschedulable"))
     fleet.until(lambda: "keep-web" in fleet.draining("dr-a")[2])
     status, reason, message = fleet.draining("dr-a")
