@@ -49,10 +49,11 @@ _POLICY_WRITERS = 2
 _MARKERS = 2
 # Who drains waits for nothing for long: what is in the way may be gone at any moment.
 _LONGEST_DRAIN_RETRY = 10.0
-# Of its time the controller spends at most a fifth on planning, however fast the events come.
+# Of its time the controller spends at most a fifth on planning, however fast the events come: orders that were not
+# sent yet are taken back before each plan, so where plans follow each other closely nothing is ever sent.
 _REST_PER_PLAN = 4.0
 _SHORTEST_REST = 0.25
-_LONGEST_REST = 2.0
+_LONGEST_REST = 10.0
 _DRAIN_SECONDS = 2.0
 
 

@@ -78,8 +78,15 @@ class Cases:
     floor: Floor | None = None
     floor_server_cpu_seconds: float = 0.0
 
+    @property
+    def size(self) -> str:
+        return f"{self.stage.nodes} nodes x {self.stage.devices} devices"
+
     async def run(self) -> None:
-        """Play the cases; the floor comes last, on the objects as they then are, when every process has ended."""
+        """Play the cases and print each one's figures.
+
+        The floor comes last, on the objects as they then are, when every process has ended.
+        """
         stage, say = self.stage, self.stage.progress.say
         daemons = PlayedDaemons(stage, bind_seconds=self.bind_seconds)
         try:
@@ -112,13 +119,10 @@ class Cases:
         say(f"  {self.floor}, CPU of the API server and etcd {self.floor_server_cpu_seconds:.1f} s")
 
     def lines(self) -> Iterator[Result]:
-        """Everything that was measured, case by case."""
-        size = f"{self.stage.nodes} nodes x {self.stage.devices} devices"
-        for name, found in self.results.items():
-            yield from _lines(f"{size}: {name}", found, self.stage.nodes)
+        """The change of all nodes beside the floor."""
         changed = self.results["all nodes"]
         assert self.floor is not None
-        case = f"{size}: all nodes"
+        case = f"{self.size}: all nodes"
         yield Result(BENCH, f"{case}: time", changed.seconds, "s", FLOOR, self.floor.controller)
         yield Result(BENCH, f"{case}: time", changed.seconds, "s", FLOOR_WITH_REPORTS, self.floor.everything)
         yield Result(BENCH, f"{case}: CPU of the controller", changed.cpu_seconds, "s", FLOOR, self.floor.cpu_seconds)
@@ -190,6 +194,8 @@ class _Run:
         stage.progress.say(f"  {found}")
         stage.progress.say(f"  load {os.getloadavg()[0]:.1f}, writes so far {dict(self._read().writes)}")
         self.cases.results[name] = found
+        for result in _lines(f"{self.cases.size}: {name}", found, stage.nodes):
+            result.print()
 
     # When a case is done.
 
