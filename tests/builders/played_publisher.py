@@ -56,7 +56,6 @@ class Rules:
     withholds: bool = True
     lists_first: bool = True
     waits_for_claims: bool = True
-    takes_locks: bool = True
     publishes_last: bool = True
 
 
@@ -177,7 +176,7 @@ class PlayedPublisher:
 
     def _publish(self, address: str, shape: Callable[[], Shape | None]) -> None:
         """Under the locks, and as it is found under them: tokens away, then offered to pods (or the other way)."""
-        with self._half.locked(self._locks(address) if self._rules.takes_locks else ()):
+        with self._half.locked(self._locks(address)):
             self._devices = {}
             found = shape()
             if found is None:
@@ -209,8 +208,7 @@ class PlayedPublisher:
 
     def _list(self, address: str) -> None:
         self._step(f"list {address}")
-        locks = self._locks(address) if self._rules.takes_locks else ()
-        self._half.write_published(self._listed() | {address}, self._boot_id, locks=locks)
+        self._half.write_published(self._listed() | {address}, self._boot_id, locks=self._locks(address))
         self._devices = {}
 
     def _listed(self) -> frozenset[str]:

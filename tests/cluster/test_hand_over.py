@@ -158,14 +158,14 @@ def test_a_device_is_bound_once_its_pod_is_gone_and_the_publisher_has_handed_it_
     stage.arrives("Container", Shape.NATIVE)
     stage.fleet.restart_binder(NODE)
     stage.until(lambda: _users(stage, FIRST) == [], "nobody has it open")
-    stage.workloads.add_pod("trainer", NODE, claims=[NAMES[FIRST]])
+    stage.workloads.add_pod("modeller", NODE, claims=[NAMES[FIRST]])
     before = stage.written(FIRST)
     stage.order("Passthrough")
     stage.until(lambda: stage.binding(FIRST) == ("Blocked", "Published"), "the device waits for its pod")
     assert stage.written(FIRST) == before
     assert stage.publisher.slices[FIRST] == Offer(Shape.NATIVE, withheld=True)
     assert f"{FIRST}.json" not in stage.tokens()
-    stage.workloads.end_pod("trainer")
+    stage.workloads.end_pod("modeller")
     stage.until(lambda: stage.binding(FIRST) == ("Ready", "Bound"), "the device is bound")
     stage.until(lambda: stage.ready() and not stage.tokens(), "all is ready, and the hand-over finished")
     assert stage.publisher.slices == {FIRST: Offer(Shape.VFIO), SECOND: Offer(Shape.VFIO)}

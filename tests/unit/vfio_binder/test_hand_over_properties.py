@@ -21,7 +21,7 @@ from tests.builders.played_publisher import GOOD, Offer, Rules, Shape
 
 EPISODES = 2000
 HUNTS = 300
-ACTS = (4, 12)
+ACTS = (3, 9)
 FLOORS = {
     "writes": 2000,
     "allocated": 1000,
@@ -107,7 +107,6 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Rules | None]] = {
     "the publisher does not withhold": (nothing, Rules(withholds=False)),
     "the publisher does not wait for claims": (nothing, Rules(waits_for_claims=False)),
     "the publisher lists a device too late": (nothing, Rules(lists_first=False)),
-    "the publisher takes no locks": (nothing, Rules(takes_locks=False)),
 }
 
 
