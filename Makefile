@@ -65,7 +65,7 @@ test-kernel: $(VENV) ## A real Linux guest (QEMU): the host contract and the bin
 # given is one, and so is its test process. The floor of runs under faults holds where everything runs.
 test-cluster: $(VENV) binaries ## Real etcd, API server, controller-manager and scheduler; our real processes.
 	FAULTS_FLOOR=$(if $(PYTEST_ARGS)$(NPUFLEET_TEST_KUBECONFIG),0,18) \
-	  $(PYTEST) -n $(if $(NPUFLEET_TEST_KUBECONFIG),0,2) tests/cluster $(PYTEST_ARGS)
+	  $(PYTEST) -n $(if $(NPUFLEET_TEST_KUBECONFIG),0,2) --dist loadgroup tests/cluster $(PYTEST_ARGS)
 
 test-faults: $(VENV) binaries ## All faults in all scenarios, an hour or more; FAULTS_SEEDS=3, FAULTS_ONLY="create-hang".
 	FAULTS=all FAULTS_FLOOR=$(if $(PYTEST_ARGS)$(FAULTS_ONLY),0,200) \

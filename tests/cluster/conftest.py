@@ -27,6 +27,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Tally(), "npufleet-fault-tally")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several test processes a file belongs to one of them, for the sake of its fixtures; runs under faults stand
+    alone and go wherever there is time (`--dist loadgroup`)."""
+    for item in items:
+        if item.path.parent.name != "faults":
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """etcd, API server, controller manager and scheduler with audit log; or the cluster of $NPUFLEET_TEST_KUBECONFIG

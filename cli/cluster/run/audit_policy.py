@@ -34,11 +34,13 @@ _RULES: list[dict[str, object]] = [
             {"group": "coordination.k8s.io", "resources": ["leases"]},
         ],
     },
+    # Who marked a Node and how it stood then; kubelets' reports (nodes/status) are too many for that.
+    {"level": "RequestResponse", "verbs": _WRITES, "resources": [{"group": "", "resources": ["nodes"]}]},
     {
         "level": "Request",
         "verbs": _WRITES,
         "resources": [
-            {"group": "", "resources": ["nodes", "nodes/status", "pods", "pods/*", "configmaps"]},
+            {"group": "", "resources": ["nodes/status", "pods", "pods/*", "configmaps"]},
             {"group": "resource.k8s.io"},
             {"group": "policy"},
             {"group": "apps"},
