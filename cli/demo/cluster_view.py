@@ -58,18 +58,25 @@ class ClusterView:
 
 
 def unsettled(policies: list[dict[str, Any]], states: list[dict[str, Any]]) -> str:
-    """The names of policies and nodes that are still on their way; a device that is blocked or failed has arrived."""
+    """The names of policies and nodes that are still on their way.
+
+    A device that is blocked, failed or held has arrived: nothing happens to it before something else does.
+    """
     waiting = []
     for policy in policies:
         status = policy.get("status", {})
         nodes = status.get("nodes", {})
         current = status.get("observedGeneration") == policy["metadata"]["generation"]
-        if not current or nodes.get("updated") != nodes.get("matched"):
+        if not current or nodes.get("updated", 0) + nodes.get("blocked", 0) < nodes.get("matched", 0):
             waiting.append(policy["metadata"]["name"])
     for state in states:
         bindings = state.get("status", {}).get("bindings", {})
         current = bindings.get("observedGeneration") == state["metadata"]["generation"]
-        moving = any(device["state"] in ("Pending", "Released") for device in bindings.get("devices", []))
+        held = {order["address"] for order in state["spec"].get("devices", []) if order["intent"] == "Hold"}
+        moving = any(
+            device["state"] in ("Pending", "Released") and device["address"] not in held
+            for device in bindings.get("devices", [])
+        )
         if not current or moving:
             waiting.append(state["metadata"]["name"])
     return ", ".join(waiting)

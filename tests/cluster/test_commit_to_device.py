@@ -70,6 +70,7 @@ def test_devices_in_use_or_needed_by_the_host_are_untouched_and_the_user_is_name
     state = node_state(story, HOSTILE)
     inventory = {device["address"]: device for device in state["status"]["inventory"]["devices"]}
     used = [address for address, device in inventory.items() if device.get("usedBy")]
+    orders = {order["address"]: order for order in state["spec"]["devices"]}
     vetoed = [address for address, device in inventory.items() if device.get("vetoes")]
     assert used and len(vetoed) >= 3
     assert not written_addresses(story, HOSTILE) & {*used, *vetoed}
@@ -77,9 +78,10 @@ def test_devices_in_use_or_needed_by_the_host_are_untouched_and_the_user_is_name
     bindings = {device["address"]: device for device in state["status"]["bindings"]["devices"]}
     for address in used:
         user = inventory[address]["usedBy"][0]["name"]
-        assert blockers[address]["reason"] == bindings[address]["reason"] == "InUse"
+        assert blockers[address]["reason"] == "InUse"
         assert user in blockers[address]["message"]
-        assert user in bindings[address]["message"]
+        assert orders[address]["intent"] == "Hold", "nothing is ordered that a user stands in the way of"
+        assert (bindings[address]["state"], bindings[address]["reason"]) == ("Pending", "Held")
     ordered_and_vetoed = [address for address in vetoed if address in bindings]
     assert ordered_and_vetoed
     for address in ordered_and_vetoed:

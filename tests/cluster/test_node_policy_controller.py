@@ -67,17 +67,18 @@ def test_policy_is_compiled_once_the_inventory_is_there(fleet: LiveFleet, start:
     assert not state["spec"].get("devices")
     assert "ownerReferences" not in state["metadata"]
     fleet.silent = set()
-    fleet.until(lambda: condition(fleet.policy("np-first"), "Ready") == ("False", "DevicesBlocked"))
+    fleet.until(lambda: fleet.policy("np-first")["status"]["devices"] == {"matched": 2, "ready": 1})
+    assert condition(fleet.policy("np-first"), "Ready") == ("False", "DevicesBlocked")
     order = fleet.orders("np-a")[A]
     assert order["passthrough"] == {"driver": "Auto", "companions": "Refuse", "iommu": "Auto"}
     assert order["decidedBy"] == {"policy": "np-first", "rule": "rule"}
     status = fleet.policy("np-first")["status"]
-    assert status["nodes"] == {"matched": 1, "updated": 1, "ready": 0, "blocked": 1}
-    assert status["devices"] == {"matched": 2, "ready": 1}
+    assert status["nodes"] == {"matched": 1, "updated": 0, "ready": 0, "blocked": 1}
+    assert fleet.orders("np-a")[B]["intent"] == "Hold"
     assert "qemu-kvm" in status["blockers"][0]["message"]
     header, row = kubectl("get", "npunodepolicies", "np-first").stdout.splitlines()
     assert header.split() == ["NAME", "MATCHED", "READY", "UPDATED", "REASON", "AGE"]
-    assert row.split()[:5] == ["np-first", "1", "0", "1", "DevicesBlocked"]
+    assert row.split()[:5] == ["np-first", "1", "0", "0", "DevicesBlocked"]
     rollout = fleet.state("np-a")["status"]["rollout"]
     assert rollout["admitted"] == "Admitted"
     fleet.cards["np-a"][B].users = []

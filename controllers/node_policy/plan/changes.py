@@ -100,11 +100,12 @@ def changes_between(present: Orders, target: Orders, standing: Standing) -> Chan
         charged.update(order.policy for order in (old, new) if order is not None)
         _put(steady, _until_there_is_room(old, new, standing.open))
     if not disrupted and not deferred:
+        target = _same_if_equal(present, target)
         return Changes(target, target)
     known = {limit.policy: limit for limit in (*present.limits, *target.limits)}
     return Changes(
-        _orders(steady, known, target),
-        _orders(goal, known, target),
+        _same_if_equal(present, _orders(steady, known, target)),
+        _same_if_equal(present, _orders(goal, known, target)),
         frozenset(charged),
         tuple(disrupted),
         deferred,
@@ -175,6 +176,11 @@ def _until_there_is_room(old: Order | None, new: Order | None, open_: frozenset[
     """The order in force; one that is held, and not fulfilled, may as well be the new one, to be held."""
     held_open = old is not None and old.intent is Intent.HOLD and old.address in open_
     return new.held() if held_open and new is not None and new.intent is Intent.APPLY else old
+
+
+def _same_if_equal(present: Orders, wanted: Orders) -> Orders:
+    """The very orders in force where nothing changes: that is asked in every plan, and is cheap then."""
+    return present if wanted == present else wanted
 
 
 def _put(orders: dict[str, Order], order: Order | None) -> None:

@@ -129,3 +129,18 @@ def test_flip_to_containers_and_back_changes_the_driver_and_ends() -> None:
     fleet.add_policy(node_policy("p"))
     assert fleet.settle() <= 4
     assert fleet.cards["node-0"][A].bound
+
+
+def test_node_of_whose_labels_nothing_is_known_keeps_its_orders() -> None:
+    fleet = fleet_of()
+    fleet.add_policy(node_policy("p", nodes={"pool": "x"}))
+    fleet.settle()
+    before = fleet.orders("node-0")
+    fleet.nodes["node-0"]["metadata"]["labels"] = {}
+    fleet.world_extra = {"unsettled": frozenset({"node-0"})}
+    fleet.settle()
+    assert fleet.orders("node-0") == before
+    assert "labels" in str(fleet.states["node-0"]["status"]["rollout"]["conditions"])
+    fleet.world_extra = {}
+    fleet.settle()
+    assert not fleet.bound()
