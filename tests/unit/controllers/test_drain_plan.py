@@ -360,6 +360,29 @@ def test_another_target_waits_for_no_retry_and_a_revert_heals_at_once() -> None:
     assert fleet.cards["node-0"][A].pods == ["pod-0"], "nobody was disturbed"
 
 
+def test_revert_heals_a_node_whose_drain_was_given_up_without_room_in_the_limits() -> None:
+    fleet = fleet_of(2)
+    commit(fleet)
+    turns(fleet)
+    fleet.refusing.add("pod-0")
+    use(fleet)
+    commit(fleet, "Container")
+    turns(fleet)
+    fleet.pass_time(121)
+    fleet.write(fleet.plan())
+    for _ in range(5):  # the binder of node-1 says nothing of the orders that it gets
+        fleet.write(fleet.plan())
+        fleet.report("node-0")
+    assert (fleet.intents("node-0"), fleet.intents("node-1")) == ({A: "Hold"}, {A: "Apply"})
+    assert fleet.moving("p") == {"node-1"}
+    commit(fleet)
+    for _ in range(5):
+        fleet.write(fleet.plan())
+        fleet.report("node-0")
+    assert fleet.orders("node-0")[A]["mode"] == "Passthrough"
+    assert fleet.intents("node-0") == {A: "Apply"}
+
+
 def test_policy_that_takes_back_its_leave_ends_the_drain() -> None:
     fleet = fleet_of()
     fleet.refusing.add("pod-0")
@@ -515,6 +538,9 @@ def test_marks_without_a_drain_are_taken_away(mark: str) -> None:
 
 def test_node_that_is_cordoned_for_a_policy_uses_up_its_limit() -> None:
     fleet = fleet_of(2)
+    fleet.cards["node-0"].clear()  # nothing of the policy is there any more
+    fleet.report("node-0")
+    fleet.forget("node-0")
     fleet.nodes["node-0"]["spec"]["unschedulable"] = True
     fleet.nodes["node-0"]["metadata"]["annotations"] = {CORDONED_BY: "p"}
     commit(fleet)

@@ -67,6 +67,7 @@ class Story:
             fleet.add_node(f"n{index}", digits.pick((1, 2)))
             if digits.pick((True, False)):
                 fleet.publishers.add(f"n{index}")
+        fleet.refusing = {digits.pick(PODS)} if digits.pick((True, False)) else set()
         self.cache = Cache()
         self.by_people: set[str] = set()
         self.seen: Counter[str] = Counter()
@@ -78,7 +79,7 @@ class Story:
         place = digits.pick(sorted(fleet.cards[name]))
         card, pod = fleet.cards[name][place], digits.pick(PODS)
         match digits.pick(
-            ("commit", "commit", "come", "come", "go", "host", "rule", "rule", "boot", "time", "new", "hand")
+            ("commit", "commit", "come", "come", "go", "host", "rule", "time", "boot", "time", "new", "hand")
         ):
             case "commit":
                 policy = digits.pick(POLICIES)
@@ -104,7 +105,7 @@ class Story:
             case "boot":
                 fleet.reboot(name)
             case "time":
-                fleet.pass_time(digits.pick((20, 70, 200)))
+                fleet.pass_time(digits.pick((70, 20, 200)))
             case "new":
                 self.cache = Cache()
                 fleet.facts = {}
