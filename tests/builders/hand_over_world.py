@@ -8,8 +8,6 @@ binder believes, whether somebody has the device.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,114 +23,18 @@ from node_host.handover.binder_half import BinderHalf
 from node_host.handover.token_files import TokenFiles
 from node_host.host import Host
 from node_host.pci.vfio_drivers import is_vfio_driver
-from simulated_node.in_process import InProcessHost
 from simulated_node.kernel import SimulatedKernel
-from tests.builders.binder import NPU, TWIN, Bench, host, npu, order
-from tests.builders.fault_scenes import SRIOV_CARD, functions_of, sriov_card
-from tests.builders.inline import InlineCalls, InlineWriter
+from tests.builders.hand_over_machines import Entry, Machine, Places, QuickHost
+from tests.builders.inline import InlineWriter
 from tests.builders.played_publisher import GOOD, Offer, PlayedPublisher, Rules, Shape
 from tests.builders.strikes import Crash
 from vfio_binder.binder import Orders, Pass
 
-Entry = dict[str, Any]
-LOADED = [{"name": "vfio_pci", "state": "Loaded"}]
 # Nothing is written to the card by it that anybody has: it is for functions that somebody makes later.
 _HARMLESS = "sriov_drivers_autoprobe"
-_FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The devices of a node, and orders that they may get. ``fits``: whether orders can all be met side by side."""
-
-    name: str
-    devices: tuple[Entry, ...]
-    orders: dict[str, tuple[Entry, ...]]
-    fits: Callable[[dict[str, Entry]], bool] = lambda _: True
-
-
-def _npu_orders(address: str) -> tuple[Entry, ...]:
-    vm, containers = order(address), order(address, mode="Container")
-    holds = tuple({**one, "intent": "Hold"} for one in (vm, containers))
-    return (vm, vm, containers, containers, *holds, {**vm, "intent": "Release"})
-
-
-def _same_mode(orders: dict[str, Entry]) -> bool:
-    kinds = {(entry["mode"], entry["intent"]) for entry in orders.values()}
-    return len(kinds) == 1 and len(orders) == 2
-
-
-def _card_orders() -> tuple[Entry, ...]:
-    itself = functions_of(None, mode="Container")
-    two = functions_of(2)
-    return (functions_of(1), two, two, itself, {**two, "intent": "Hold"}, {**two, "intent": "Release"})
-
-
-LAYOUTS = (
-    Layout("apart", (npu(), npu(TWIN, 21)), {NPU: _npu_orders(NPU), TWIN: _npu_orders(TWIN)}),
-    Layout("one group", (npu(), npu(TWIN, 20)), {NPU: _npu_orders(NPU), TWIN: _npu_orders(TWIN)}, _same_mode),
-    Layout("functions", (sriov_card(),), {SRIOV_CARD: _card_orders()}),
-)
-
-
-class Machine:
-    """A simulated machine that many episodes take place on, each in a boot of its own."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.root = Path(tempfile.mkdtemp(prefix="hand-over-", dir=_FAST))
-        self.bench = Bench(self.root / "host", host(*layout.devices, modules=LOADED), calls=InlineCalls())
-
-    def reset(self) -> None:
-        """A new boot, and nothing remembered."""
-        bench = self.bench
-        bench.kernel.reboot()
-        shutil.rmtree(bench.kernel.root / "var/lib/npufleet", ignore_errors=True)
-        bench.status = NodeStateStatus()
-        bench.orders = Orders(None, None)
-
-    def close(self) -> None:
-        self.bench.close()
-        shutil.rmtree(self.root)
-
-
-class _Places:
-    """Where paths of the kernel lead, looked up once while nothing changes; most of an episode's time goes there."""
-
-    def __init__(self) -> None:
-        self._tree: object = None
-        self._found: dict[str, str | FileNotFoundError] = {}
-
-    def real(self, tree: object, path: str, look_up: Callable[[str], str]) -> str:
-        if tree is not self._tree:
-            self._tree = tree
-            self._found.clear()
-        if path not in self._found:
-            try:
-                self._found[path] = look_up(path)
-            except FileNotFoundError as error:
-                self._found[path] = error
-        found = self._found[path]
-        if isinstance(found, FileNotFoundError):
-            raise found
-        return found
-
-
-class _QuickHost(InProcessHost):
-    """A port to the machine that does not look up a path twice."""
-
-    def __init__(self, kernel: SimulatedKernel, places: _Places) -> None:
-        super().__init__(kernel)
-        self._kernel_itself = kernel
-        self._places = places
-
-    def _real(self, path: str) -> str:
-        if not path.startswith(("/sys", "/proc", "/dev")):
-            return super()._real(path)
-        return self._places.real(self._kernel_itself._files.tree, path, super()._real)
-
-
-class _Host(_QuickHost):
+class _Host(QuickHost):
     """The binder's port: each write is a step."""
 
     def __init__(self, world: World) -> None:
@@ -197,7 +99,7 @@ class World:
         self.machine.reset()
         self.bench = self.machine.bench
         self.kernel: SimulatedKernel = self.bench.kernel
-        self.places = _Places()
+        self.places = Places()
         self.loop = asyncio.new_event_loop()
         self.slices: dict[str, Offer] = {}
         self.claims: dict[str, str] = {}  # by device, the boot in which it was allocated
@@ -342,7 +244,7 @@ class World:
 
     def _restart_publisher(self) -> None:
         self.publisher = PlayedPublisher(
-            _QuickHost(self.kernel, self.places),
+            QuickHost(self.kernel, self.places),
             self.slices,
             lambda: self.claims.keys(),
             prepared=self.prepared,
@@ -492,7 +394,7 @@ class World:
             done = self.binder_pass()
             before = dict(self.slices)
             self.look()
-            if done is not None and done.planned.is_empty and before == self.slices and self._has_arrived(done):
+            if done is not None and done.left.is_empty and before == self.slices and self._has_arrived(done):
                 break
             self.refuse_faults()
         if done is None or not self._has_arrived(done):

@@ -16,7 +16,8 @@ from node_host.handover.binder_half import BinderHalf
 from node_host.handover.tokens import read_token, taken_name
 from node_host.view import HostView
 from tests.builders.binder import NPU, order
-from tests.builders.hand_over_world import LAYOUTS, InUseError, Machine, World
+from tests.builders.hand_over_machines import LAYOUTS, Machine
+from tests.builders.hand_over_world import InUseError, World
 from tests.builders.played_publisher import GOOD, Offer, Rules, Shape
 
 EPISODES = 2000
