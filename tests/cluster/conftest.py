@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Tally(), "npufleet-fault-tally")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several test processes a file belongs to one of them, for the sake of its fixtures; runs under faults stand
     alone and go wherever there is time (`--dist loadgroup`)."""

@@ -13,14 +13,16 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from runtime.api import Api, ApiError, Conflict, Gone, NotFound
-from runtime.resources import NODES, NPU_NODE_POLICIES, NPU_NODE_STATES, Resource
+from runtime.resources import NODES, NPU_NODE_POLICIES, NPU_NODE_STATES, PODS, Resource
 from tests.builders.paper_binder import Card, address, report_on
+from tests.builders.workloads import pod
 
 Object = dict[str, Any]
 POOL = {"faults": "pool"}
 OURS, FOREIGN = address(0), address(1)
 """Addresses on each node: the card that policies are about, and one of another product that none is about."""
 NODE_COUNT = 20
+PODS_IN = "default"
 PARTS = 4
 
 
@@ -108,6 +110,12 @@ class Fleet:
         await self.api.delete(NPU_NODE_POLICIES, name)
         self.policies.pop(name, None)
 
+    async def use(self, node: str) -> None:
+        """A pod on the node, of a workload that starts it again elsewhere, opens the card without a claim."""
+        made = await self.api.create(PODS, pod(f"uses-{node}", node=node, namespace=PODS_IN, grace=1), PODS_IN)
+        self.cards[node][OURS].pods.append(made["metadata"]["uid"])
+        self._schedule(node)
+
     def order(self, node: str, place: str = OURS) -> Object:
         """The order for a card; empty when there is none."""
         state = self.states.get(node) or {"spec": {}}
@@ -142,6 +150,7 @@ class Fleet:
         """Binders work, and `states` and `policies` are kept up to date, inside the block."""
         caches = ((NPU_NODE_STATES, self.states), (NPU_NODE_POLICIES, self.policies))
         tasks = [asyncio.create_task(self._follow(resource, cache)) for resource, cache in caches]
+        tasks.append(asyncio.create_task(self._end_pods()))
         try:
             yield
         finally:
@@ -169,6 +178,22 @@ class Fleet:
                 continue
             except ApiError:  # the kind is not served just now
                 await asyncio.sleep(0.3)
+
+    async def _end_pods(self) -> None:
+        """As the kubelets do with pods that were evicted: they end, and their processes are gone."""
+        while True:
+            await asyncio.sleep(0.2)
+            used = {uid: node for node, cards in self.cards.items() for uid in cards[OURS].pods}
+            if not used:
+                continue
+            found = {item["metadata"]["uid"]: item for item in (await self.api.list(PODS, PODS_IN)).items}
+            for uid, node in used.items():
+                if uid in found and "deletionTimestamp" in found[uid]["metadata"]:
+                    await self.api.delete(PODS, found[uid]["metadata"]["name"], PODS_IN, grace_seconds=0)
+                elif uid in found:
+                    continue
+                self.cards[node][OURS].pods.remove(uid)
+                self._schedule(node)
 
     async def _tell(self, names: Iterable[str]) -> None:
         for name in list(names):
@@ -216,6 +241,8 @@ class Fleet:
 
 async def remove_all(api: Api) -> None:
     """Remove every policy, node and state of a former run."""
+    for item in (await api.list(PODS, PODS_IN)).items:
+        await api.delete(PODS, item["metadata"]["name"], PODS_IN, grace_seconds=0)
     for resource in (NPU_NODE_POLICIES, NODES, NPU_NODE_STATES):
         listing = await api.list(resource)
         names = [item["metadata"]["name"] for item in listing.items]

@@ -204,6 +204,36 @@ async def _b_then_a(stage: Stage) -> None:
     await _goes_on(stage)
 
 
+def _draining_policy(mode: str = "Passthrough") -> Object:
+    found = policy(mode=mode)
+    found["spec"]["rollout"] |= {"drain": "IfInUse", "drainTimeoutSeconds": 300}
+    return found
+
+
+async def _used_in_place(stage: Stage) -> None:
+    """Six of the nodes have a pod whose process has the card open."""
+    await in_place(stage, _draining_policy())
+    used = stage.fleet.pool[:12:2]
+    for name in used:
+        await stage.fleet.use(name)
+    states = stage.fleet.states
+    await stage.fleet.until(
+        lambda: all(is_used(states[name]) for name in used), what="the inventories tell of the pods"
+    )
+
+
+def is_used(state: Object) -> bool:
+    devices = ((state.get("status") or {}).get("inventory") or {}).get("devices") or []
+    return any(device.get("usedBy") for device in devices)
+
+
+async def _drain(stage: Stage) -> None:
+    """Pods are evicted from cordoned nodes, a few nodes at a time."""
+    await stage.fleet.apply(_draining_policy("Container"))
+    fleet = stage.fleet
+    await fleet.until(lambda: not any(cards[OURS].pods for cards in fleet.cards.values()), what="the pods are gone")
+
+
 async def _two_in_place(stage: Stage) -> None:
     await in_place(stage, policy("flt-a", priority=300), policy("flt-b", mode="Container", priority=200))
 
@@ -343,6 +373,7 @@ SCENARIOS = (
     Scenario("create", _create),
     Scenario("change", _change, put_in_place),
     Scenario("revert", _revert, put_in_place),
+    Scenario("drain", _drain, _used_in_place),
     Scenario("delete", _delete, put_in_place),
     Scenario("recreate-policy", _recreate_policy, put_in_place),
     Scenario("label-flaps", _flap_label, put_in_place, any_of_pool=True, writes=40),
