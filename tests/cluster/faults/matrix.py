@@ -81,10 +81,12 @@ def whole(seeds: int) -> Iterator[Case]:
 
 
 def chosen() -> list[Case]:
-    """What this run of the tests makes: the sample, or with $FAULTS=all the whole matrix, $FAULTS_SEEDS times.
+    """What this run of the tests makes: the sample, and with $FAULTS=all the whole matrix, $FAULTS_SEEDS times.
 
     $FAULTS_ONLY picks those whose id contains one of its words.
     """
-    cases = list(whole(int(os.environ.get("FAULTS_SEEDS", "1")))) if os.environ.get("FAULTS") == "all" else sample()
+    cases = sample()
+    if os.environ.get("FAULTS") == "all":
+        cases += whole(int(os.environ.get("FAULTS_SEEDS", "1")))
     only = os.environ.get("FAULTS_ONLY", "").split()
     return [each for each in cases if not only or any(word in each.id for word in only)]
