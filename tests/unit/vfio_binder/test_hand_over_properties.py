@@ -26,9 +26,9 @@ ACTS = (3, 9)
 FLOORS = {
     "writes": 2000,
     "allocated": 1000,
-    "opened": 300,
-    "binder killed": 200,
-    "publisher killed": 200,
+    "opened": 600,
+    "binder killed": 120,
+    "publisher killed": 120,
     "reboots": 50,
 }
 
