@@ -99,7 +99,7 @@ class KopfFeed(Generic[T]):
         while True:
             self._wanted.clear()
             try:
-                await list_into(self._api, self.resource, self.store)
+                await list_into(self._api, self.resource, self.store, sleep=self._sleep)
             except (ApiError, MalformedObject) as error:
                 self._failed(describe(error, self.resource))
                 await self._sleep(self._backoff.next())

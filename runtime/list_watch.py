@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = (300, 600)
 _SETTLED_SECONDS = 5.0
+_OLDER_LISTS = 5
+_OLDER_LIST_SECONDS = 1.0
 
 
 async def list_into(
@@ -36,21 +38,27 @@ async def list_into(
     field_selector: str | None = None,
     label_selector: str | None = None,
     page: int = 500,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> str:
     """One authoritative list into the store; returns its resourceVersion to watch from.
 
-    The caller sees to it that only one of these runs at a time per store: a quorum read asked for after the last
-    one was answered can be older only if the server's history was set back, and then it is the truth.
+    The caller sees to it that only one of these runs at a time per store. A list that is older than the last one comes
+    of a server that lags behind or, if it goes on so, of a history that was set back: only then it is the truth.
     """
-    listing = await api.list(
-        resource,
-        namespace,
-        field_selector=field_selector,
-        label_selector=label_selector,
-        page=page,
-        convert=store.convert,
-    )
-    store.replace(listing.items, listing.resource_version, restart=True)
+    for attempt in range(_OLDER_LISTS):
+        listing = await api.list(
+            resource,
+            namespace,
+            field_selector=field_selector,
+            label_selector=label_selector,
+            page=page,
+            convert=store.convert,
+        )
+        last = attempt + 1 == _OLDER_LISTS
+        if store.replace(listing.items, listing.resource_version, restart=last):
+            break
+        log.warning("%s: a list is older than the one before it, asking again", resource.full_name)
+        await sleep(_OLDER_LIST_SECONDS)
     return listing.resource_version
 
 
@@ -151,6 +159,7 @@ class ListWatch(Generic[T]):
             field_selector=self._fields,
             label_selector=self._labels,
             page=self._page,
+            sleep=self._sleep,
         )
         self._version = version
         self.lists += 1

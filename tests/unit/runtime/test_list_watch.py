@@ -6,12 +6,12 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from runtime.api import Api
-from runtime.list_watch import ListWatch
+from runtime.api import Api, Listing
+from runtime.list_watch import ListWatch, list_into
 from runtime.metrics import Metrics
 from runtime.resources import NODES, NPU_NODE_STATES, PODS, Resource
 from runtime.store import Store
@@ -203,6 +203,40 @@ async def test_a_server_whose_history_was_set_back_is_followed_again() -> None:
             await until(lambda: names(feed) == ["a", "b"])
             server.objects.delete(NODES, "a")
             await until(lambda: names(feed) == ["b"])
+
+
+async def test_a_list_that_lags_behind_is_not_believed_until_it_goes_on_so() -> None:
+    """A server that answers with an older list for a while must not bring back what policies said then."""
+
+    class Lagging:
+        """`old` lists of version 10, in which "a" said otherwise, before one of version 20."""
+
+        def __init__(self, old: int) -> None:
+            self.old = old
+
+        async def list(self, *_: Any, convert: Any, **__: Any) -> Any:
+            self.old -= 1
+            version, said = ("10", 1) if self.old >= 0 else ("20", 2)
+            item = {"metadata": {"name": "a", "uid": "u", "resourceVersion": version}, "spec": {"said": said}}
+            return Listing([convert(item)], version)
+
+    def what_is_said(store: Store[int]) -> int | None:
+        return store.get("a")
+
+    seen: list[int | None] = []
+    store: Store[int] = Store(lambda item: int(item["spec"]["said"]))
+
+    async def look(seconds: float) -> None:
+        seen.append(what_is_said(store))
+
+    async def listed(old: int) -> str:
+        return await list_into(cast(Api, Lagging(old)), NODES, store, sleep=look)
+
+    assert await listed(0) == "20"
+    assert await listed(3) == "20"
+    assert (seen, what_is_said(store)) == ([2, 2, 2], 2)
+    assert await listed(100) == "10", "the history was set back"
+    assert (set(seen), what_is_said(store)) == ({2}, 1)
 
 
 async def test_malformed_events_lead_to_a_list_not_to_an_end() -> None:
