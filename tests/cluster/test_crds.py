@@ -105,8 +105,9 @@ def test_a_status_is_read_back_as_it_was_written(api: Kubectl, sample: dict[str,
         found = json.loads(api("get", *coordinates(sample), "-o", "json").stdout)
         assert found["status"] == sample["status"]
         header, row = api("get", *coordinates(sample)).stdout.splitlines()
-        assert header.split() == ["NAME", "READY", "REASON", "REVISION", "AGE"]
-        assert row.split()[1:4] == ["False", "DevicesBlocked", sample["spec"]["revision"]]
+        assert header.split() == ["NAME", "READY", "REASON", "AVAILABLE", "UPDATED", "REVISION", "AGE"]
+        assert row.split()[1:4] == ["False", "DevicesBlocked", "Unknown"]
+        assert sample["spec"]["revision"] in row.split()
     finally:
         api("delete", *coordinates(sample))
 
