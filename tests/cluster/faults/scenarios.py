@@ -12,7 +12,7 @@ from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, 
 from tests.builders.fault_proxy import Weather
 from tests.builders.objects import node_policy
 from tests.cluster.faults.controller import Supervised
-from tests.cluster.faults.fleet import OURS, PARTS, POOL, Fleet
+from tests.cluster.faults.fleet import NODE_COUNT, OURS, PARTS, POOL, Fleet
 
 Object = dict[str, Any]
 LIMIT = 3
@@ -134,13 +134,16 @@ async def _revert(stage: Stage) -> None:
     """After five nodes have changed, while three more are ordered to."""
     await _only_first(stage, 5, policy(mode="Container"), "Container")
     await stage.fleet.apply(policy())
-    await _goes_on(stage)
+    await _goes_on(stage, "Container", 5)
 
 
-async def _goes_on(stage: Stage) -> None:
-    """Let all binders answer once the controller speaks of the newest policies: nothing hangs on timing then."""
+async def _goes_on(stage: Stage, former: str = "", most: int = NODE_COUNT) -> None:
+    """Let all binders answer once the controller speaks of the newest policies and at most so many nodes are ordered
+    to the former mode: which cards are moved hangs on no timing then."""
     fleet = stage.fleet
     await fleet.until(lambda: all(is_observed(each) for each in fleet.policies.values()), what="the policies are seen")
+    if former:
+        await fleet.until(lambda: fleet.ordered(former) <= most, what="unanswered orders are taken back")
     fleet.answer_again()
 
 
@@ -195,7 +198,7 @@ async def _node_returns(stage: Stage) -> None:
 async def _a_then_b(stage: Stage) -> None:
     await _only_first(stage, 4, policy("flt-a", priority=100), "Passthrough")
     await stage.fleet.apply(policy("flt-b", mode="Container", priority=200))
-    await _goes_on(stage)
+    await _goes_on(stage, "Passthrough", 4)
 
 
 async def _b_then_a(stage: Stage) -> None:
