@@ -24,7 +24,7 @@ class NamedKind(StrEnum):
 
 _WHOLE: Final = "|".join(kind for kind in NamedKind if kind is not NamedKind.HARD)
 _ADDRESS: Final = r"([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])"
-_NAME: Final = re.compile(rf"(?:(?:{_WHOLE})-{_ADDRESS}|hard-{_ADDRESS}-[a-z0-9][-a-z0-9]*-[0-9]+)")
+_NAME: Final = re.compile(rf"(?:(?:{_WHOLE})-{_ADDRESS}|hard-{_ADDRESS}-[a-z0-9](?:[-a-z0-9]*[a-z0-9])?-[0-9]+)")
 _WIDE_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _MARKS: Final = str.maketrans(":._", "---")
 

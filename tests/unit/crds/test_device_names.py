@@ -8,7 +8,7 @@ from crds.device_names import LONGEST_NAME, NamedKind, address_of, device_name
 
 FLOOR = 2000
 ADDRESSES = st.from_regex(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", fullmatch=True)
-TEMPLATES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,13}", fullmatch=True)
+TEMPLATES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,12}[A-Za-z0-9])?", fullmatch=True)
 
 
 @pytest.mark.parametrize(

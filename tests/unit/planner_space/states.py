@@ -106,11 +106,15 @@ class Host(NamedTuple):
         return tuple([i for i, other in enumerate(self.groups) if other == group and devices[i].flag != GONE])
 
     def is_free(self, index: int) -> bool:
-        """Whether it may be written to: nobody uses or needs it or, the group being one, a member of its group."""
+        """Whether it may be written to: nobody uses or needs it or, the group being one, a member of its group.
+
+        A member that pods may have counts where it is on VFIO: a group goes to a VM as a whole.
+        """
         device = self.devices[index]
         if device.flag is not None or device.bridge:
             return False
-        return all(self.devices[i].flag != VETOED for i in self.members(index))
+        mates = [self.devices[i] for i in self.members(index)]
+        return not any(m.flag == VETOED or (m.flag == PUBLISHED and is_vfio_driver(m.driver)) for m in mates)
 
 
 class Place(NamedTuple):
