@@ -51,6 +51,7 @@ _SILENT: Final = "A daemon of the node has not renewed its Lease for 15 minutes.
 _REBOOTED: Final = "The node has booted and a daemon has not reported since."
 _MISSING: Final = "The mode needs a daemon that does not report on the node."
 _GIVEN_UP: Final = "A drain for the change was given up; the message says when it is tried again."
+_IN_VAIN: Final = "The device was drained and did not change; the message says when its users are moved away again."
 _HELD: Final = "Many policies vanished at once: their devices stay as they are until the removal is confirmed."
 
 _POLICY: Final = (
@@ -197,6 +198,7 @@ _NODE_STATE: Final = (
             ),
             ("DrainTimedOut", "False", _GIVEN_UP),
             ("Uncordoned", "False", _GIVEN_UP),
+            ("ChangeFailed", "False", _IN_VAIN),
             ("InventoryPending", "Unknown", "The node has not told its devices in this boot yet."),
             ("StateUnreadable", "Unknown", "This object cannot be understood; the message names the field."),
         ),
@@ -218,6 +220,11 @@ _NODE_STATE: Final = (
                 "Given up after `drainTimeoutSeconds`; the message says what was in the way, and when it goes on.",
             ),
             ("Uncordoned", "False", "Given up, because somebody made the node schedulable; tried again later."),
+            (
+                "ChangeFailed",
+                "False",
+                "The users went and the devices did not change; the message says why, and when it is tried again.",
+            ),
         ),
     ),
     ConditionDoc(
@@ -362,6 +369,7 @@ _BLOCKERS: Final = ReasonTable(
         ("Draining", "", "Who uses the device is being moved away; the message says who stands in the way."),
         ("DrainTimedOut", "", _GIVEN_UP),
         ("Uncordoned", "", f"Somebody made the node schedulable in the middle of a drain. {_GIVEN_UP}"),
+        ("ChangeFailed", "", _IN_VAIN),
         ("Vetoed", "", "The host needs the device: the rule's `limit` does not count it."),
         ("RemovalHeld", "", _HELD),
         ("InventoryPending", "", "The node has not told its devices in this boot yet."),

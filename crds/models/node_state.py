@@ -325,8 +325,21 @@ class NodeDrain(Model):
         ),
     ]
     aborts: Annotated[
-        Counter | None, Field(description="How often in a row it was given up; absent when it never was.")
+        Counter | None,
+        Field(
+            description=(
+                "How often in a row it was given up, or the change was not made after it; absent when it never was."
+            )
+        ),
     ] = None
+    devices: Annotated[
+        tuple[PCIAddress, ...],
+        Field(
+            max_length=MAX_DEVICES,
+            description="The devices that it is for.",
+            json_schema_extra=ATOMIC_LIST,
+        ),
+    ] = ()
     unseen: Annotated[
         tuple[PCIAddress, ...],
         Field(

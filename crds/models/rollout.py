@@ -43,8 +43,8 @@ class Rollout(Model):
             ge=1,
             le=86400,
             description=(
-                "After this many seconds a drain is given up and undone; after as long again, at least 60, it is tried "
-                "once more."
+                "After this many seconds a drain is given up and undone. It is tried again after as long again, at "
+                "least 60, and twice as long after each further one in vain, at most 3600."
             ),
         ),
     ] = 600

@@ -5,11 +5,11 @@ time is its start. Nothing of it is kept anywhere else, so whoever leads next go
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
+from controllers.node_policy.plan.drain_outcome import DrainSaid, by_address, failures_of, in_vain, reached
 from controllers.node_policy.plan.drains import (
-    ABORTS,
     DrainedDevice,
     DrainOrder,
     DrainTime,
@@ -18,34 +18,18 @@ from controllers.node_policy.plan.drains import (
 )
 from controllers.node_policy.plan.evaluate import Evaluation
 from controllers.node_policy.plan.events import About, PlanEvent
-from controllers.node_policy.plan.orders import ORPHANS, RolloutLimits, address_key
-from controllers.node_policy.plan.progress import Progress, withheld
-from controllers.node_policy.plan.view import DrainFacts, NodeReason, StateView
+from controllers.node_policy.plan.moments import happened, in_future, lasted, later
+from controllers.node_policy.plan.orders import ORPHANS, address_key
+from controllers.node_policy.plan.progress import PASSES, Progress, withheld
+from controllers.node_policy.plan.view import DrainFacts, NodeReason
 from controllers.node_policy.plan.waits import NO_LIMITS, Wait
-from crds.models.conditions import Condition, Status, parse_timestamp, truncate_message
+from crds.models.conditions import Condition, Status, truncate_message
 from crds.models.node_policy import DEFAULT_DRIVER_NAME
 from crds.models.node_state import NodeDrain
 from crds.models.rollout import Drain
 
-LEAST_RETRY_SECONDS: Final = 60
 _MESSAGE: Final = 1024
 _UNKNOWN: Final = frozenset({Progress.SILENT, Progress.REBOOTED, Progress.DAEMON_MISSING})
-
-
-@dataclass(frozen=True, slots=True)
-class DrainSaid:
-    """What `status.rollout` is to say of a drain. `anew`: the time of the condition starts anew in any case."""
-
-    under_way: bool
-    reason: str
-    message: str
-    drain: NodeDrain | None
-    anew: bool = False
-
-    @property
-    def aborted(self) -> bool:
-        """It was given up, and what it was for is still to be done."""
-        return not self.under_way and self.drain is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +49,6 @@ class DrainStep:
 
 
 NO_STEP: Final = DrainStep()
-
-
-def back_off_ends(state: StateView, now: datetime) -> datetime | None:
-    """Until when a drain that was given up is not tried again; None: there is no such drain."""
-    drain = state.rollout.drain if state.rollout is not None else None
-    if drain is None or drain.aborts is None:
-        return None
-    said = drain_condition(state.rollout)
-    if said is None or said.status is Status.TRUE or said.reason not in ABORTS:
-        return None
-    return _since(said, now) + timedelta(seconds=_retry_seconds(state))
 
 
 def drain_step(evaluation: Evaluation, facts: DrainFacts | None, external: bool, now: datetime) -> DrainStep:
@@ -110,7 +83,7 @@ def _begin(
 ) -> DrainStep:
     purpose = evaluation.target.purpose()
     aborts = former.aborts if former is not None and former.target == purpose else None
-    drain = NodeDrain(policy=_laid_to(evaluation), target=purpose, aborts=aborts)
+    drain = NodeDrain(policy=_laid_to(evaluation), target=purpose, aborts=aborts, devices=by_address(evaluation.waits))
     reason, message = _stands(evaluation, revision, facts, external)
     said = DrainSaid(True, reason, message, drain)
     text = f"drain of node {evaluation.node.name} started: {message}"
@@ -119,7 +92,7 @@ def _begin(
         said=said,
         marks=marks,
         events=_events(evaluation, drain.policy, False, "DrainStarted", text) if evicts else (),
-        check_at=now + timedelta(seconds=_timeout(evaluation, drain.policy)),
+        check_at=later(now, _timeout(evaluation, drain.policy)),
     )
 
 
@@ -133,10 +106,13 @@ def _go_on(
     marks: NodeMarks | None,
     now: datetime,
 ) -> DrainStep:
-    since = _since(said, now)
+    since = happened(said.last_transition_time, now)
     timeout = _timeout(evaluation, drain.policy)
-    deadline = since + timedelta(seconds=timeout)
+    deadline = later(since, timeout)
     waits = evaluation.waits
+    devices = by_address({*drain.devices, *waits})
+    if devices != drain.devices:
+        drain = drain.model_copy(update={"devices": devices})
     unknown = bool(evaluation.problem) or evaluation.worst.progress in _UNKNOWN
     if _uncordoned(evaluation) and waits:
         by_hand = "somebody made the node schedulable again"
@@ -145,11 +121,13 @@ def _go_on(
         return _give_up(
             evaluation, drain, NodeReason.DRAIN_TIMED_OUT, f"given up after {timeout} s", facts, marks, now, since
         )
-    if not waits and (not evaluation.moving or now >= deadline):
+    passing = (evaluation.undone[address].reason in PASSES for address in devices if address in evaluation.undone)
+    moving = evaluation.moving or any(passing)
+    if not waits and (not moving or now >= deadline):
         return _end(evaluation, drain, marks, now, since)
     reason, message = _stands(evaluation, revision, facts, external)
     order = _order(evaluation, drain, revision, external)
-    going_on = DrainSaid(True, reason, message, drain, anew=_in_future(said, now))
+    going_on = DrainSaid(True, reason, message, drain, anew=in_future(said.last_transition_time, now))
     return DrainStep(said=going_on, order=order, marks=marks, check_at=deadline)
 
 
@@ -165,40 +143,60 @@ def _give_up(
 ) -> DrainStep:
     """The next plan takes back the orders and the marks, since the objects then say that it was given up."""
     blockers = "; ".join(_blockers(evaluation, facts)) or evaluation.problem or evaluation.worst.message
-    retry = f"tried again after {_retry_seconds(evaluation.state)} s, after nodes where none was given up"
-    unseen = tuple(sorted((a for a, wait in evaluation.waits.items() if not wait.users), key=address_key))
-    purpose = evaluation.target.purpose()
-    aborts = (drain.aborts or 0) if drain.target == purpose else 0
-    message = truncate_message(f"{why}: {blockers}", _MESSAGE - len(retry) - 2) + f"; {retry}"
-    record = NodeDrain(policy=drain.policy, target=purpose, aborts=aborts + 1, unseen=unseen)
-    text = f"drain of node {evaluation.node.name} was given up: {reason}: {message}"
+    unseen = by_address(address for address, wait in evaluation.waits.items() if not wait.users)
+    said = in_vain(evaluation, drain, reason, f"{why}: {blockers}", unseen)
+    text = f"drain of node {evaluation.node.name} was given up: {reason}: {said.message}"
     return DrainStep(
-        said=DrainSaid(False, reason, message, record),
+        said=said,
         ends=True,
         marks=marks,
         events=_events(evaluation, drain.policy, True, "DrainAborted", text),
-        seconds=DrainTime(evaluation.node.name, drain.policy, _lasted(since, now), reason),
+        seconds=DrainTime(evaluation.node.name, drain.policy, lasted(since, now), reason),
     )
 
 
 def _end(
     evaluation: Evaluation, drain: NodeDrain, marks: NodeMarks | None, now: datetime, since: datetime
 ) -> DrainStep:
-    reached = drain.target == evaluation.target.purpose() and not evaluation.changes.deferred
-    reason = NodeReason.DRAINED if reached else NodeReason.WITHDRAWN
-    message = "" if reached else "no change needs it any more"
-    name = "Drained" if reached else "DrainWithdrawn"
+    failures = failures_of(evaluation, drain)
+    if failures:
+        return _change_failed(evaluation, drain, failures, marks, now, since)
+    done = reached(evaluation, drain)
+    reason = NodeReason.DRAINED if done else NodeReason.WITHDRAWN
+    message = "" if done else "no change needs it any more"
+    name = "Drained" if done else "DrainWithdrawn"
     said = DrainSaid(False, reason, message, None)
     limits = next((limits for limits in evaluation.state.orders.limits if limits.policy == drain.policy), NO_LIMITS)
     if limits.drain is not Drain.IF_IN_USE and not evaluation.node.drain_request:
         return DrainStep(said=said, ends=True, marks=marks)  # a hand-over that took its time; nobody was moved away
-    text = f"drain of node {evaluation.node.name} ended after {_lasted(since, now):.0f} s"
+    text = f"drain of node {evaluation.node.name} ended after {lasted(since, now):.0f} s"
     return DrainStep(
         said=said,
         ends=True,
         marks=marks,
         events=_events(evaluation, drain.policy, False, name, f"{text}: {message}" if message else text),
-        seconds=DrainTime(evaluation.node.name, drain.policy, _lasted(since, now), reason),
+        seconds=DrainTime(evaluation.node.name, drain.policy, lasted(since, now), reason),
+    )
+
+
+def _change_failed(
+    evaluation: Evaluation,
+    drain: NodeDrain,
+    failures: list[str],
+    marks: NodeMarks | None,
+    now: datetime,
+    since: datetime,
+) -> DrainStep:
+    """The users went and the change was not made: they come back, and must not be moved away again and again."""
+    reason = NodeReason.CHANGE_FAILED
+    said = in_vain(evaluation, drain, reason, f"the devices were not changed after it: {'; '.join(failures)}")
+    text = f"drain of node {evaluation.node.name} was in vain: {said.message}"
+    return DrainStep(
+        said=said,
+        ends=True,
+        marks=marks,
+        events=_events(evaluation, drain.policy, True, reason, text),
+        seconds=DrainTime(evaluation.node.name, drain.policy, lasted(since, now), reason),
     )
 
 
@@ -210,9 +208,10 @@ def _afterwards(
         return None
     changes = evaluation.changes
     open_still = bool(changes.deferred or changes.disrupted or evaluation.moving)
+    open_still = open_still or (drain is not None and not evaluation.undone.keys().isdisjoint(drain.devices))
     if drain is not None and not (drain.target == evaluation.target.purpose() and open_still):
         drain = None
-    return DrainSaid(False, said.reason, said.message, drain, anew=_in_future(said, now))
+    return DrainSaid(False, said.reason, said.message, drain, anew=in_future(said.last_transition_time, now))
 
 
 def _stands(evaluation: Evaluation, revision: str, facts: DrainFacts | None, external: bool) -> tuple[str, str]:
@@ -305,28 +304,9 @@ def _timeout(evaluation: Evaluation, policy: str) -> int:
     return min((limits.drain_timeout_seconds for limits in concerned), default=NO_LIMITS.drain_timeout_seconds)
 
 
-def _retry_seconds(state: StateView) -> int:
-    every: tuple[RolloutLimits, ...] = state.orders.limits or (NO_LIMITS,)
-    return max(LEAST_RETRY_SECONDS, min(limits.drain_timeout_seconds for limits in every))
-
-
 def _events(evaluation: Evaluation, policy: str, warning: bool, reason: str, text: str) -> tuple[PlanEvent, ...]:
     name = evaluation.node.name
     return (
         PlanEvent(About.POLICY, policy, warning, reason, text, node=name),
         PlanEvent(About.NODE, name, warning, reason, text, node=name),
     )
-
-
-def _since(said: Condition, now: datetime) -> datetime:
-    """When the condition turned; one that stands in the future (a clock was wrong) has turned just now."""
-    return min(parse_timestamp(said.last_transition_time) or now, now)
-
-
-def _in_future(said: Condition, now: datetime) -> bool:
-    since = parse_timestamp(said.last_transition_time)
-    return since is None or since > now
-
-
-def _lasted(since: datetime, now: datetime) -> float:
-    return max(0.0, (now - since).total_seconds())

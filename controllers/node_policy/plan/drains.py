@@ -11,8 +11,8 @@ CORDONED_BY: Final = "npufleet.io/cordoned-by"
 DRAIN_REQUEST: Final = "npufleet.io/drain-request"
 DRAIN_DONE: Final = "npufleet.io/drain-done"
 
-# How a drain ends that did not reach its aim.
-ABORTS: Final = frozenset({NodeReason.DRAIN_TIMED_OUT, NodeReason.UNCORDONED})
+# How a drain ends that did not reach its aim; the next one for the same change waits.
+ABORTS: Final = frozenset({NodeReason.DRAIN_TIMED_OUT, NodeReason.UNCORDONED, NodeReason.CHANGE_FAILED})
 
 
 def drain_condition(rollout: NodeRollout | None) -> Condition | None:

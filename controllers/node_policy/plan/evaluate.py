@@ -95,8 +95,8 @@ class Evaluation:
     """One node, judged. `worst` is the verdict on the device that makes the node unavailable most clearly, if any.
 
     `orphans`: addresses of devices that npufleet changed and that neither orders nor policies name. `waits`: orders in
-    force that may go on as soon as the users of their devices let go. `moving`: an order is on its way, or nobody
-    knows how far it is.
+    force that may go on as soon as the users of their devices let go. `undone`: the judgements on orders in force that
+    are not carried out, by address. `moving`: an order is on its way, or nobody knows how far it is.
     """
 
     node: NodeView
@@ -109,6 +109,7 @@ class Evaluation:
     orphans: frozenset[str]
     usage: Usage
     waits: Mapping[str, Wait]
+    undone: Mapping[str, Verdict]
     moving: bool
 
     @property
@@ -169,6 +170,7 @@ def evaluate(
     surely_for = {order.policy for order in state.orders.devices if _surely_away(verdicts[order.address])}
     surely_for |= {wait.order.policy for wait in waits.values()} | _emptied_for(node, state)
     away_for |= surely_for
+    undone = {address: verdict for address, verdict in verdicts.items() if not verdict.done}
     _tell_of_drains(verdicts, waits, state)
     selecting = {p.name for p in policies if p.spec is not None and p.spec.node_selector.matches(node.labels)}
     concerned = selecting | {order.policy for order in (*state.orders.devices, *compiled.target.devices)} | away_for
@@ -188,6 +190,7 @@ def evaluate(
         compiled.orphans,
         usage,
         waits,
+        undone,
         moving or bool(compiled.problem),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from controllers.node_policy.plan.drain_steps import DrainSaid
+from controllers.node_policy.plan.drain_outcome import DrainSaid
 from controllers.node_policy.plan.drains import drain_condition
 from controllers.node_policy.plan.evaluate import Evaluation
 from controllers.node_policy.plan.orders import address_key

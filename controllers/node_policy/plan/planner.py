@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from controllers.node_policy.plan.admission import Admissions, Budget, Candidate, admit, budget_for
-from controllers.node_policy.plan.drain_steps import DrainStep, back_off_ends, drain_step
+from controllers.node_policy.plan.drain_outcome import back_off_ends
+from controllers.node_policy.plan.drain_steps import DrainStep, drain_step
 from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks
 from controllers.node_policy.plan.evaluate import Evaluation, Share
 from controllers.node_policy.plan.events import PlanEvent, hold_events, policy_events

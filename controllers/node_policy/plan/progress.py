@@ -44,6 +44,8 @@ _NOTHING_TO_RELEASE: Final = frozenset({"DeviceMissing", "IdentityMismatch"})
 # Blocked for these means: not yet. Whoever uses the device ends, is moved away, or hands it over.
 WAITS_FOR_USERS: Final = frozenset({"InUse", "CompanionInUse", "Published", "HandOver"})
 HAND_OVER: Final = "HandOver"
+# Blocked for these ends by itself: the daemon looks again in a moment.
+PASSES: Final = frozenset({"Changed", "GroupLocked"})
 ORDERS_NEW: Final = "OrdersNew"
 NOT_REPORTED: Final = "NotReported"
 # Reasons of the binder that name the publisher as the one who has to let go, and of a publisher that lets nobody in.

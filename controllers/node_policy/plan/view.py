@@ -210,6 +210,7 @@ class BlockerReason(StrEnum):
     DRAINING = "Draining"
     DRAIN_TIMED_OUT = "DrainTimedOut"
     UNCORDONED = "Uncordoned"
+    CHANGE_FAILED = "ChangeFailed"
     WAITING_FOR_BUDGET = "WaitingForBudget"
 
 
@@ -248,4 +249,5 @@ class NodeReason(StrEnum):
     DRAINED = "Drained"
     DRAIN_TIMED_OUT = "DrainTimedOut"
     UNCORDONED = "Uncordoned"
+    CHANGE_FAILED = "ChangeFailed"
     WITHDRAWN = "Withdrawn"

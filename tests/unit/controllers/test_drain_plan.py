@@ -302,8 +302,12 @@ def test_drain_given_up_is_tried_again_after_its_time() -> None:
     fleet.pass_time(121)
     turns(fleet)
     assert rollout(fleet)["drain"]["aborts"] == 2
+    assert "tried again after 240 s" in draining(fleet)[2]
     fleet.refusing.clear()
-    fleet.pass_time(121)
+    fleet.pass_time(230)
+    turns(fleet)
+    assert fleet.intents() == {A: "Hold"}, "the second time it takes twice as long"
+    fleet.pass_time(11)
     turns(fleet)
     assert draining(fleet)[1] == "Drained"
 
