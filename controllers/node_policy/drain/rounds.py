@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from controllers.node_policy.drain.claims import AllocatedClaim, ClaimUse, claims_on, uses_of
 from controllers.node_policy.drain.evictor import AGAIN_SECONDS, Evictor
+from controllers.node_policy.drain.in_vain import kept_devices
 from controllers.node_policy.drain.pods import (
     Action,
     Pod,
@@ -47,18 +48,27 @@ class _Task:
 
 @dataclass(slots=True)
 class _Users:
-    """Pods on the devices of one drain. `claimed`: by a claim; `certain`: all that is needed to judge was read."""
+    """Pods on the devices of one drain. `claimed`: by a claim; `certain`: all that is needed to judge was read.
+
+    `places`: the devices that each of them uses. `kept`: devices that stay in use whoever is evicted. `unknown`: UIDs
+    of pods whose processes use a device, and that the API server does not know.
+    """
 
     pods: dict[str, Pod] = field(default_factory=dict)
     claimed: dict[str, bool] = field(default_factory=dict)
+    places: dict[str, frozenset[str]] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
     texts: list[str] = field(default_factory=list)
     certain: bool = True
 
     @property
     def strangers(self) -> bool:
-        """Some have no claim, and others would come in their place while the node takes new pods."""
+        """Some that may go have no claim, and others would come in their place while the node takes new pods."""
         return any(
-            not by_claim and judge(self.pods[uid], by_claim=False).action is not Action.LEAVE
+            not by_claim
+            and self.kept.isdisjoint(self.places[uid])
+            and judge(self.pods[uid], by_claim=False).action is not Action.LEAVE
             for uid, by_claim in self.claimed.items()
         )
 
@@ -159,6 +169,7 @@ class Rounds:
         uses = uses_of(order, claims)
         try:
             users = _Users(texts=[missing], certain=False) if missing else await self._users(order, uses)
+            self._note_kept(order, uses, users)
             texts = await self._empty(task, uses, users)
         except ApiError as error:
             log.warning("Node %s could not be looked at for its drain: %s", order.node, error)
@@ -196,11 +207,24 @@ class Rounds:
                 for pod in known.values():
                     found.pods[pod.uid] = pod
                     found.claimed[pod.uid] = found.claimed.get(pod.uid, False)
-                found.texts += [unknown_user(uid, order.devices) for uid in strange - known.keys()]
+                found.unknown = strange - known.keys()
+                found.texts += [unknown_user(uid, order.devices) for uid in found.unknown]
         except Forbidden as error:
             found.texts.append(_lacks(self._api, "get and list on pods", error))
             found.certain = False
         return found
+
+    def _note_kept(self, order: DrainOrder, uses: Sequence[ClaimUse], users: _Users) -> None:
+        users.places = {uid: _places(order, pod, uses) for uid, pod in users.pods.items()}
+        stay = [
+            uid for uid, pod in users.pods.items() if judge(pod, by_claim=users.claimed[uid]).action is Action.LEAVE
+        ]
+        held = {device.address for use in uses if use.claim.others for device in use.devices}
+        # One that was evicted is no longer known, and its process is still to be seen for a moment.
+        before = self.facts.get(order.node)
+        strange = users.unknown - before.evicted if before is not None else users.unknown
+        held |= {device.address for device in order.devices if not strange.isdisjoint(device.pods)}
+        users.kept = kept_devices(users.places, stay, held)
 
     async def _find(self, namespace: str, name: str) -> Pod | None:
         try:
@@ -219,12 +243,16 @@ class Rounds:
         evict = []
         for uid, pod in users.pods.items():
             judgement = judge(pod, by_claim=users.claimed[uid])
+            kept = users.places[uid] & users.kept
             if judgement.action is not Action.EVICT:
                 texts.append(judgement.text)
+            elif kept:
+                places = ", ".join(sorted(users.places[uid]))
+                texts.append(f"{pod} uses {places} and is left there: {', '.join(sorted(kept))} would not become free")
             elif users.certain and self._may_evict(task, uid, uses, by_claim=users.claimed[uid]):
                 evict.append(pod)
             else:
-                texts.append(f"{pod} uses {_places(task.order, uid, uses)}")
+                texts.append(f"{pod} uses {', '.join(sorted(users.places[uid]))}")
         async with asyncio.TaskGroup() as group:
             answers = [group.create_task(self._evict(task, pod)) for pod in evict]
         return texts + [text for answer in answers if (text := answer.result())]
@@ -247,9 +275,11 @@ class Rounds:
         return terminating(pod) if not answer and self._evictor.accepted({pod.uid}) else answer
 
 
-def _places(order: DrainOrder, uid: str, uses: Sequence[ClaimUse]) -> str:
-    claimed = {device.address for use in uses for one in use.claim.pods if one.uid == uid for device in use.devices}
-    return ", ".join(sorted(claimed | {device.address for device in order.devices if uid in device.pods}))
+def _places(order: DrainOrder, pod: Pod, uses: Sequence[ClaimUse]) -> frozenset[str]:
+    claimed = {device.address for use in uses for one in use.claim.pods if one.uid == pod.uid for device in use.devices}
+    return frozenset(
+        claimed | {device.address for device in order.devices if not device.pods.isdisjoint((pod.uid, pod.static_uid))}
+    )
 
 
 def _lacks(api: Api, right: str, error: ApiError) -> str:

@@ -225,6 +225,62 @@ async def test_process_of_a_pod_that_nobody_knows_is_named() -> None:
         assert not facts.needs_cordon
 
 
+@pytest.mark.parametrize(
+    "stays",
+    [
+        {"owner": ""},
+        {"owner": "DaemonSet/agent"},
+        {"annotations": {"kubernetes.io/config.mirror": "static"}},
+    ],
+)
+async def test_nobody_is_evicted_from_a_device_that_would_not_become_free(stays: Object) -> None:
+    async with bench() as found:
+        keeps, user, other = found.add_pod("keeps", **stays), found.add_pod("user"), found.add_pod("other")
+        found.add_claim("a", pods=[user])
+        found.add_claim("b", ["vfio-0000-24-00-0"], pods=[other])
+        seen = keeps["metadata"]["uid"] if "annotations" not in stays else "static"
+        facts = await found.facts(order(device(pods=[seen]), device(B), cordoned=True))
+        assert found.evicted == ["other"], "the other device becomes free"
+        assert any("pod team/keeps" in text for text in facts.blockers)
+        assert f"pod team/user uses {A} and is left there: {A} would not become free" in facts.blockers
+        assert not facts.needs_cordon
+
+
+async def test_pod_that_is_spared_for_one_device_keeps_its_others_too() -> None:
+    async with bench() as found:
+        keeps, both, user = found.add_pod("keeps", owner=""), found.add_pod("both"), found.add_pod("user")
+        found.add_claim("a", pods=[keeps, both])
+        found.add_claim("b", ["vfio-0000-24-00-0"], pods=[both, user])
+        facts = await found.facts(order(device(), device(B)))
+        assert found.evicted == []
+        assert len(facts.blockers) == 3
+
+
+async def test_claim_of_somebody_who_is_no_pod_spares_the_pods_beside_it() -> None:
+    async with bench() as found:
+        group = {"apiGroup": "scheduling.example.io", "resource": "podgroups", "name": "train", "uid": "u"}
+        found.add_claim("c", pods=[found.add_pod()], others=[group])
+        await found.facts(order())
+        assert found.evicted == []
+
+
+async def test_process_of_an_unknown_pod_spares_the_others_unless_its_pod_was_evicted() -> None:
+    async with bench() as found:
+        first, second = found.add_pod("first"), found.add_pod("second")
+        uid = first["metadata"]["uid"]
+        found.add_claim("a", pods=[first])
+        await found.facts(order(device(pods=[uid])))
+        assert found.evicted == ["first"]
+        found.server.objects.delete(RESOURCE_CLAIMS, "a", "team")
+        found.add_claim("b", pods=[second])
+        await found.facts(order(device(pods=[uid])))
+        assert found.evicted == ["first", "second"], "its process is only seen for a moment longer"
+        third = found.add_pod("third")
+        found.add_claim("c", pods=[third])
+        await found.facts(order(device(pods=[uid, "unknown"])))
+        assert "third" not in found.evicted
+
+
 async def test_budget_that_refuses_is_named_until_it_gives_way() -> None:
     async with bench() as found:
         found.add_claim("c", pods=[found.add_pod()])
