@@ -1,6 +1,7 @@
 """Why a device stands where it stands: the stable words in NPUNodeState.status.bindings."""
 
 from enum import StrEnum
+from typing import Final
 
 
 class Reason(StrEnum):
@@ -51,3 +52,11 @@ class Reason(StrEnum):
     WRITE_STUCK = "WriteStuck"
     DRIFT_LOOP = "DriftLoop"
     INTERNAL_ERROR = "InternalError"
+
+
+WAITS_FOR_USERS: Final = frozenset({Reason.IN_USE, Reason.COMPANION_IN_USE, Reason.PUBLISHED})
+"""Blocks that end when whoever has the device lets it go.
+
+A device that is Blocked so may be taken from its users. So it is said only where nothing else is in the way: else they
+would be evicted for a change that cannot be made.
+"""

@@ -5,7 +5,7 @@ remembered, so that it is acted on as soon as it changes.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from node_host.acting.actions import Outcome, Result
@@ -83,6 +83,12 @@ class Attempts:
         kept = set(addresses)
         self._attempts = {address: attempt for address, attempt in self._attempts.items() if address in kept}
 
+    def try_again(self) -> None:
+        """Everything may be tried at once, as if for the first time; what became of it before is still known."""
+        self._attempts = {
+            address: replace(attempt, count=0, due=float("-inf")) for address, attempt in self._attempts.items()
+        }
+
     def clear(self) -> None:
-        """New orders: everything may be tried at once."""
+        """Another boot: nothing has been tried yet."""
         self._attempts.clear()

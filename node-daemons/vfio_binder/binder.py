@@ -11,6 +11,7 @@ from crds.catalogue import Catalogue
 from crds.models.node_state import (
     Bindings,
     BoundDevice,
+    DesiredDevice,
     DeviceReport,
     DeviceState,
     Inventory,
@@ -68,6 +69,11 @@ class Pass:
     bindings: Bindings
 
 
+def _wish(entry: DesiredDevice) -> str:
+    """What an order wants of its device; who decided it, and how pods find it, change nothing there."""
+    return entry.model_dump_json(exclude={"decided_by", "driver_name"})
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     view: HostView
@@ -115,6 +121,7 @@ class Binder:
         self._attempts = Attempts(jitter)
         self._drift = DriftGuard()
         self._generation: int | None = None
+        self._wishes: dict[str, str] = {}
         self._boot_id: str | None = None
         self._observer = Observer(
             host, self._calls, of_interest=is_accelerator(catalogue), node_patterns=node_patterns(catalogue)
@@ -139,8 +146,7 @@ class Binder:
         """
         if orders.generation != self._generation:
             self._generation = orders.generation
-            self._attempts.clear()
-            self._drift.new_orders()
+            self._take_up(orders.spec)
         look = await self._look(orders)
         await self._executor.clean_tokens(look.view)
         planned = look.plan
@@ -159,6 +165,18 @@ class Binder:
                 break
         self._remember(orders, look)
         return self._pass(orders, look, planned, tuple(outcomes))
+
+    def _take_up(self, spec: NodeStateSpec | None) -> None:
+        """New orders: everything is tried at once. A failure is forgotten where its own device is ordered otherwise;
+        one of a device without orders of its own, where any device of the node is."""
+        before, self._wishes = self._wishes, {entry.address: _wish(entry) for entry in spec.devices} if spec else {}
+        ordered = before.keys() | self._wishes.keys()
+        changed = {address for address in ordered if before.get(address) != self._wishes.get(address)}
+        if changed:
+            failed = self._attempts.last().keys()
+            self._attempts.keep(failed & (ordered - changed))
+        self._attempts.try_again()
+        self._drift.new_orders()
 
     async def dry_run(self, orders: Orders) -> Pass:
         """The plan and the reports as they are now; nothing is written anywhere."""
@@ -184,6 +202,7 @@ class Binder:
             node_uid=orders.node_uid,
             unreadable=orders.unreadable,
             attempts=self._attempts.in_force(now),
+            failures=self._attempts.last(),
             drifting=self._drift.drifting(view, now),
             stuck=self._writer.stuck,
         )

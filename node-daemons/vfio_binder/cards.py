@@ -14,7 +14,7 @@ from node_host.acting.actions import Forget, MakeFunctions, OfferFunctions, Reme
 from node_host.acting.journal import FormerFunctions, JournalEntry
 from node_host.pci.device import PCIDevice
 from node_host.pci.vfio_drivers import is_vfio_driver
-from node_host.reasons import Reason
+from node_host.reasons import WAITS_FOR_USERS, Reason
 from vfio_binder.decisions import Decision, decide, forget_gone, give_back
 from vfio_binder.situation import Block, Situation, Want, blocked, wanted_functions
 
@@ -86,13 +86,18 @@ def decide_card(situation: Situation, address: str, parts: Mapping[str, Decision
 
 
 def with_parts(report: BoundDevice, parts: Iterable[DeviceReport]) -> BoundDevice:
-    """A card's report with those of its virtual functions; it is not further than the one that is least far."""
+    """A card's report with those of its virtual functions; it is not further than the one that is least far.
+
+    Of several that are equally far it tells the one that no user's end would help.
+    """
     reports = tuple(sorted(parts, key=lambda part: part.address))
     fields = {"address", "state", "reason", "message"}
     shown = tuple(DeviceReport.model_validate(part.model_dump(include=fields, exclude_unset=True)) for part in reports)
     for state in _WORST_FIRST:
-        worst = next((part for part in shown if part.state is state), None)
-        if report.state is state:
+        alike = (part for part in shown if part.state is state)
+        worst = min(alike, key=lambda part: part.reason in WAITS_FOR_USERS, default=None)
+        is_graver = worst is not None and worst.reason not in WAITS_FOR_USERS and report.reason in WAITS_FOR_USERS
+        if report.state is state and not is_graver:
             break
         if worst is not None:
             text = f"virtual function {worst.address}: {worst.message or worst.reason}"[:1024]

@@ -11,7 +11,7 @@ from typing import Final
 from crds.models.node_state import Bindings, Inventory, NodeStateStatus
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import HungError
-from node_host.reasons import Reason
+from node_host.reasons import WAITS_FOR_USERS
 from runtime.errors import ApiError, Conflict, NotFound
 from runtime.status_writer import StatusWriter
 from runtime.store import Store
@@ -27,7 +27,6 @@ _SHARE_OF_TIME: Final = 5  # a storm of events keeps the daemon busy for at most
 FINISH_SECONDS: Final = 8.0
 _RETRY_SECONDS: Final = 5.0
 _WAITING_SECONDS: Final = 5.0  # nobody tells when a user lets a device go
-_WAITS_FOR_USERS: Final = frozenset({Reason.IN_USE, Reason.COMPANION_IN_USE, Reason.PUBLISHED})
 _CONFIRM_EVERY: Final = 300.0  # seconds after which the Node is asked for its UID again
 
 
@@ -122,7 +121,7 @@ class Daemon:
             return min(_RETRY_SECONDS, self._resync)
         due = self._binder.next_due()
         waits = [self._resync] if due is None else [self._resync, due]
-        if any(report.reason in _WAITS_FOR_USERS for report in done.left.every_report):
+        if any(report.reason in WAITS_FOR_USERS for report in done.left.every_report):
             waits.append(_WAITING_SECONDS)
         return min(waits)
 

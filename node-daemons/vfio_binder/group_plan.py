@@ -11,7 +11,7 @@ from node_host.pci.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
 from node_host.pci.viability import STUB, allows_user
 from node_host.reasons import Reason
 from vfio_binder.decisions import Decision, placed_report
-from vfio_binder.situation import AUTO, Block, Situation, Want, blocked, returned_already
+from vfio_binder.situation import AUTO, Block, Situation, Want, blocked, gravest, returned_already
 
 
 def decide_group(situation: Situation, members: tuple[str, ...]) -> dict[str, Decision]:
@@ -139,11 +139,12 @@ class _Group:
 
     def _of_wanter(self, address: str, in_the_way: dict[str, Block]) -> Decision:
         situation = self._situation
-        if address in self._blocks:
-            return Decision(situation.report_block(address, self._blocks[address]))
-        if in_the_way:
-            other = min(in_the_way)
-            return Decision(situation.report_block(address, in_the_way[other].for_group(other)))
+        own = self._blocks.get(address)
+        if own is not None or in_the_way:
+            of_others = (in_the_way[other].for_group(other) for other in sorted(in_the_way) if other != address)
+            block = gravest((own, *of_others))
+            if block is not None:
+                return Decision(situation.report_block(address, block))
         if address in self._moves:
             return self._bind(address, situation.module(address), situation.passthrough(address).iommu)
         fault = situation.view.groups.fault(situation.view.devices[address].iommu_group)

@@ -67,6 +67,7 @@ def plan(
     node_uid: str | None,
     unreadable: str | None = None,
     attempts: Mapping[str, Outcome] = _NO_ATTEMPTS,
+    failures: Mapping[str, Outcome] = _NO_ATTEMPTS,
     drifting: Mapping[str, str] = _NONE,
     stuck: Mapping[str, str] = _NONE,
 ) -> Plan:
@@ -78,7 +79,7 @@ def plan(
     if desired is None:
         return Plan(held=held)
     entries = {entry.address: entry for entry in desired.devices}
-    situation = Situation(view, entries, journal, attempts, drifting, stuck)
+    situation = Situation(view, entries, journal, attempts, failures, drifting, stuck)
     if held is not None:
         reports = (situation.report(address, DeviceState.PENDING, Reason.HELD, held) for address in sorted(entries))
         return Plan(reports=tuple(reports), held=held)

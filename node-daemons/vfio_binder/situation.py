@@ -1,6 +1,6 @@
 """Orders, host and journal side by side, and what can be said of one device from them. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -12,11 +12,25 @@ from node_host.acting.journal import JournalEntry, JournalState
 from node_host.handover.entry import entry_digest
 from node_host.pci.device import PCIDevice, identity_of, same_identity
 from node_host.pci.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
-from node_host.reasons import Reason
+from node_host.reasons import WAITS_FOR_USERS, Reason
 from node_host.view import HostView, Obstacle
 
 AUTO: Final = "Auto"
 _TEXT: Final = 1024
+# Failures that no look shows, only another attempt, for which the users would have to go.
+_TOLD_WHILE_USED: Final = frozenset(
+    {
+        Reason.BIND_FAILED,
+        Reason.FUNCTIONS_FAILED,
+        Reason.NO_SRIOV,
+        Reason.RESTORE_FAILED,
+        Reason.VERIFY_FAILED,
+        Reason.INTERNAL_ERROR,
+        Reason.MODULE_MISSING,
+        Reason.DRIVER_MISSING,
+        Reason.JOURNAL_UNREADABLE,
+    }
+)
 
 
 class Want(Enum):
@@ -52,7 +66,8 @@ class Block(NamedTuple):
 class Situation:
     """Everything that a plan is made from.
 
-    ``attempts`` are outcomes that are not to be tried again yet, ``drifting`` devices that somebody else moves again
+    ``attempts`` are outcomes that are not to be tried again yet, ``failures`` the last ones of devices that have not
+    succeeded since, whether it may be tried again or not. ``drifting`` are devices that somebody else moves again
     and again (with a message), ``stuck`` locks that a write without an end holds (with a message). ``implied`` are
     virtual functions whose entry comes from their card's order.
     """
@@ -61,6 +76,7 @@ class Situation:
     entries: Mapping[str, DesiredDevice]
     journal: JournalState
     attempts: Mapping[str, Outcome] = field(default_factory=dict)
+    failures: Mapping[str, Outcome] = field(default_factory=dict)
     drifting: Mapping[str, str] = field(default_factory=dict)
     stuck: Mapping[str, str] = field(default_factory=dict)
     implied: frozenset[str] = frozenset()
@@ -184,21 +200,19 @@ class Situation:
 
     def write_block(self, address: str) -> Block | None:
         """Why nothing may be written to the device now."""
-        return (
-            self._stuck(address)
-            or _of(self.view.untouchable(address))
-            or _of(self.view.not_handed_over(address, self.responsible))
-            or self._failed(address)
-        )
+        return gravest(self._write_blocks(address, self.view.untouchable(address)))
 
     def card_write_block(self, address: str) -> Block | None:
         """Why the number of its virtual functions may not be changed now."""
-        return (
-            self._stuck(address)
-            or _of(self.view.card_untouchable(address))
-            or _of(self.view.not_handed_over(address, self.responsible))
-            or self._failed(address)
-        )
+        return gravest(self._write_blocks(address, self.view.card_untouchable(address)))
+
+    def _write_blocks(self, address: str, untouchable: Obstacle | None) -> Iterable[Block | None]:
+        yield self._stuck(address)
+        seen = (_of(untouchable), _of(self.view.not_handed_over(address, self.responsible)))
+        yield from seen
+        yield self._failed(address)
+        if any(waits_for_users(block) for block in seen):
+            yield self._failed_before(address)
 
     def responsible(self, address: str) -> frozenset[str]:
         """The digests of the orders that a hand-over of a device may be for.
@@ -233,15 +247,24 @@ class Situation:
         attempt = self.attempts.get(address)
         return None if attempt is None else Block(attempt.state, attempt.reason, attempt.message)
 
+    def _failed_before(self, address: str) -> Block | None:
+        """A change of a used device that has failed before is not asked for again at the cost of its users."""
+        failure = self.failures.get(address)
+        if failure is None or failure.reason not in _TOLD_WHILE_USED:
+            return None
+        text = f"{failure.message}; it is in use again, and tried again when it is free or ordered anew"
+        return Block(failure.state, failure.reason, text)
+
     def bind_block(self, address: str) -> Block | None:
         """Why the device may not be given to a VFIO driver now."""
-        return self._change_block(address) or self.doubt(address) or self.write_block(address) or self._drift(address)
+        return gravest(self._change_blocks(address, self.write_block(address)))
 
     def card_block(self, address: str) -> Block | None:
         """Why virtual functions may not be made for VMs now."""
-        return (
-            self._change_block(address) or self.doubt(address) or self.card_write_block(address) or self._drift(address)
-        )
+        return gravest(self._change_blocks(address, self.card_write_block(address)))
+
+    def _change_blocks(self, address: str, write_block: Block | None) -> Iterable[Block | None]:
+        return self._change_block(address), self.doubt(address), write_block, self._drift(address)
 
     def _drift(self, address: str) -> Block | None:
         text = self.drifting.get(address)
@@ -308,6 +331,17 @@ def wanted_functions(entry: DesiredDevice | None) -> int | None:
     if entry is None or entry.mode is not Mode.PASSTHROUGH or entry.passthrough is None:
         return None
     return entry.passthrough.virtual_functions
+
+
+def waits_for_users(block: Block | None) -> bool:
+    """Whether all that is in the way is somebody who has the device."""
+    return block is not None and block.reason in WAITS_FOR_USERS
+
+
+def gravest(blocks: Iterable[Block | None]) -> Block | None:
+    """The first that no user's end would remove, else the first."""
+    found = [block for block in blocks if block is not None]
+    return next((block for block in found if not waits_for_users(block)), found[0] if found else None)
 
 
 def blocked(reason: Reason, message: str) -> Block:

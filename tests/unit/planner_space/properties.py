@@ -16,19 +16,25 @@ from tests.unit.planner_space.states import (
     GONE,
     HOLD,
     INDEX,
+    OPENED,
     PASSTHROUGH,
+    PUBLISHED,
     RELEASE,
     STAYS_NATIVE,
     STRANGE,
     STUB,
     UNREADABLE,
+    USED,
     VARIANT,
     VFIO,
     Device,
     Host,
+    plan_of,
 )
 from vfio_binder.plan import Plan
 
+_USERS: Final = frozenset({Reason.IN_USE, Reason.COMPANION_IN_USE, Reason.PUBLISHED})
+_LET_GO: Final = frozenset({USED, OPENED, PUBLISHED})
 _NOT_WELL: Final = frozenset({DeviceState.PENDING, DeviceState.BLOCKED, DeviceState.FAILED})
 
 
@@ -47,6 +53,7 @@ def _must(holds: bool, what: str) -> None:
 def check_plan(host: Host, plan: Plan) -> None:
     """What is planned may be done, and each ordered device has its one report."""
     _check_reports(host, plan)
+    _check_users(host, plan)
     touched = [action.address for action in plan.actions] + [note.address for note in plan.notes]
     _must(len(touched) == len(set(touched)), "more than one thing is done about a device")
     keys = [group.key for group in plan.groups]
@@ -74,6 +81,21 @@ def _check_reports(host: Host, plan: Plan) -> None:
         entry = host.devices[INDEX[report.address]].entry if host.devices[INDEX[report.address]].is_ours else None
         former = None if entry is None else entry.former_driver
         _must(report.former_driver == former, "a report names another former driver than the journal")
+
+
+def _check_users(host: Host, plan: Plan) -> None:
+    """Users are asked to go only where that helps."""
+    waiting = {report.address for report in plan.reports if report.reason in _USERS}
+    if not waiting:
+        return
+    devices = tuple(device._replace(flag=None) if device.flag in _LET_GO else device for device in host.devices)
+    left = plan_of(host._replace(devices=devices))
+    for report in left.reports:
+        if report.address in waiting:
+            _must(
+                report.state not in (DeviceState.BLOCKED, DeviceState.FAILED),
+                f"waits for users, and without them for {report.reason}",
+            )
 
 
 def _check_action(host: Host, action: Action) -> None:
