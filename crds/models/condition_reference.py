@@ -378,6 +378,7 @@ _BLOCKERS: Final = ReasonTable(
         ("DaemonMissing", "", _MISSING),
         ("DaemonSilent", "", _SILENT),
         ("Rebooted", "", _REBOOTED),
+        ("InternalError", "", "A fault of npufleet: the node stays as it is; the log of the controller says more."),
         ("TooManyDevices", "", "The node has more devices than one NPUNodeState holds."),
     ),
 )

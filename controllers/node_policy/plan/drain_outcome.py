@@ -26,13 +26,12 @@ _MESSAGE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class DrainSaid:
-    """What `status.rollout` is to say of a drain. `anew`: the time of the condition starts anew in any case."""
+    """What `status.rollout` is to say of a drain."""
 
     under_way: bool
     reason: str
     message: str
     drain: NodeDrain | None
-    anew: bool = False
 
     @property
     def aborted(self) -> bool:

@@ -18,7 +18,7 @@ from controllers.node_policy.plan.drains import (
 )
 from controllers.node_policy.plan.evaluate import Evaluation
 from controllers.node_policy.plan.events import About, PlanEvent
-from controllers.node_policy.plan.moments import happened, in_future, lasted, later
+from controllers.node_policy.plan.moments import happened, lasted, later
 from controllers.node_policy.plan.orders import ORPHANS, address_key
 from controllers.node_policy.plan.progress import PASSES, Progress, withheld
 from controllers.node_policy.plan.view import DrainFacts, NodeReason
@@ -69,7 +69,7 @@ def drain_step(evaluation: Evaluation, facts: DrainFacts | None, external: bool,
         return _go_on(evaluation, drain, said, revision, facts, external, marks, now)
     if evaluation.waits:
         return _begin(evaluation, drain, revision, facts, external, marks, now)
-    return DrainStep(said=_afterwards(evaluation, drain, said, now), marks=marks)
+    return DrainStep(said=_afterwards(evaluation, drain, said), marks=marks)
 
 
 def _begin(
@@ -127,7 +127,7 @@ def _go_on(
         return _end(evaluation, drain, marks, now, since)
     reason, message = _stands(evaluation, revision, facts, external)
     order = _order(evaluation, drain, revision, external)
-    going_on = DrainSaid(True, reason, message, drain, anew=in_future(said.last_transition_time, now))
+    going_on = DrainSaid(True, reason, message, drain)
     return DrainStep(said=going_on, order=order, marks=marks, check_at=deadline)
 
 
@@ -200,9 +200,7 @@ def _change_failed(
     )
 
 
-def _afterwards(
-    evaluation: Evaluation, drain: NodeDrain | None, said: Condition | None, now: datetime
-) -> DrainSaid | None:
+def _afterwards(evaluation: Evaluation, drain: NodeDrain | None, said: Condition | None) -> DrainSaid | None:
     """A drain that was given up is remembered while what it was for is still to be done."""
     if said is None:
         return None
@@ -211,7 +209,7 @@ def _afterwards(
     open_still = open_still or (drain is not None and not evaluation.undone.keys().isdisjoint(drain.devices))
     if drain is not None and not (drain.target == evaluation.target.purpose() and open_still):
         drain = None
-    return DrainSaid(False, said.reason, said.message, drain, anew=in_future(said.last_transition_time, now))
+    return DrainSaid(False, said.reason, said.message, drain)
 
 
 def _stands(evaluation: Evaluation, revision: str, facts: DrainFacts | None, external: bool) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from controllers.node_policy.plan.evaluate import Evaluation, evaluate
+from controllers.node_policy.plan.faults import Faults
 from controllers.node_policy.plan.node_status import Notes
 from controllers.node_policy.plan.orders import ORPHANS
 from controllers.node_policy.plan.removal_hold import (
@@ -19,6 +20,7 @@ from controllers.node_policy.plan.removal_hold import (
     orders_hold,
     policies_hold,
 )
+from controllers.node_policy.plan.spoiled import spoiled
 from controllers.node_policy.plan.view import NodeView, PolicyView, StateView, World
 from crds.models.node_state import Intent
 
@@ -37,21 +39,25 @@ class _About(NamedTuple):
 
 @dataclass(slots=True)
 class Cache:
-    """Judgements on nodes that did not change since the last plan: they make a plan faster, never another one."""
+    """Judgements on nodes that did not change since the last plan: they make a plan faster, never another one.
+
+    `faults`: what could not be judged in the last plan, which has been logged.
+    """
 
     key: tuple[Any, ...] = ()
     evaluations: dict[str, tuple[_About, Evaluation]] = field(default_factory=dict)
     releasing: dict[str, tuple[Evaluation, tuple[frozenset[str], bool], Evaluation]] = field(default_factory=dict)
     settled: dict[str, tuple[Evaluation, Notes]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
 
 
 def judge(
-    world: World, settling: frozenset[str], backing_off: frozenset[str], cache: Cache
+    world: World, settling: frozenset[str], backing_off: frozenset[str], cache: Cache, faults: Faults
 ) -> tuple[list[Evaluation], Holds]:
     """The judgements on all nodes that exist and have an NPUNodeState, by name, and what is held.
 
     `settling`: nodes whose Node was created anew a short time ago. `backing_off`: nodes where a drain was given up too
-    short a time ago to be tried again.
+    short a time ago to be tried again. `faults` takes in what cannot be judged; such nodes stay as they are.
     """
     policies = sorted(world.policies.values(), key=lambda policy: policy.precedence)
     missing = policies_hold(world)
@@ -66,7 +72,7 @@ def judge(
         del cache.evaluations[gone]
         cache.releasing.pop(gone, None)
         cache.settled.pop(gone, None)
-    judging = _Judge(world, policies, missing, settling, backing_off, cache)
+    judging = _Judge(world, policies, missing, settling, backing_off, cache, faults)
     evaluations = [judging.cached(name) for name in names]
     orphaned = _orders_hold(evaluations, world)
     return [
@@ -84,6 +90,7 @@ class _Judge:
     settling: frozenset[str]
     backing_off: frozenset[str]
     cache: Cache
+    faults: Faults
 
     def cached(self, name: str) -> Evaluation:
         node, state = self.world.nodes[name], self.world.states[name]
@@ -94,7 +101,8 @@ class _Judge:
             if _alike(evaluation.node, node) and _alike(evaluation.state, state):
                 return evaluation
         evaluation = self._evaluate(node, state, about, self.missing.confirmed, _NOBODY)
-        self.cache.evaluations[name] = (about, evaluation)
+        if name not in self.faults.found:
+            self.cache.evaluations[name] = (about, evaluation)
         return evaluation
 
     def releasing(self, evaluation: Evaluation, orphaned: RemovalHold) -> Evaluation:
@@ -117,6 +125,8 @@ class _Judge:
             return known[2]
         confirmed = self.missing.confirmed | {ORPHANS} if meant else self.missing.confirmed
         again = self._evaluate(evaluation.node, evaluation.state, self._about(name), confirmed, released)
+        if name in self.faults.found:
+            return again
         self.cache.releasing[name] = (evaluation, (released, meant), again)
         return again
 
@@ -128,18 +138,21 @@ class _Judge:
     def _evaluate(
         self, node: NodeView, state: StateView, about: _About, confirmed: frozenset[str], released: frozenset[str]
     ) -> Evaluation:
-        return evaluate(
-            node,
-            state,
-            self.policies,
-            self.missing.held,
-            about.silent,
-            settling=about.settling,
-            backing_off=about.backing_off,
-            confirmed=confirmed,
-            released=released,
-            problem=about.problem,
-        )
+        if node.name not in self.faults.found:
+            with self.faults.of(node.name):
+                return evaluate(
+                    node,
+                    state,
+                    self.policies,
+                    self.missing.held,
+                    about.silent,
+                    settling=about.settling,
+                    backing_off=about.backing_off,
+                    confirmed=confirmed,
+                    released=released,
+                    problem=about.problem,
+                )
+        return spoiled(node, state, self.policies, self.faults.found[node.name])
 
 
 def _orders_hold(evaluations: Iterable[Evaluation], world: World) -> RemovalHold:

@@ -12,6 +12,7 @@ from typing import Final
 from controllers.node_policy.plan.drain_outcome import DrainSaid
 from controllers.node_policy.plan.drains import drain_condition
 from controllers.node_policy.plan.evaluate import Evaluation
+from controllers.node_policy.plan.moments import in_future
 from controllers.node_policy.plan.orders import address_key
 from controllers.node_policy.plan.progress import Progress
 from controllers.node_policy.plan.removal_hold import Holds, device_key
@@ -69,7 +70,7 @@ def rollout_of(evaluation: Evaluation, notes: Notes, now: datetime) -> NodeRollo
         conditions.append(_removal_held(state, notes.held, now))
     if notes.settling:
         conditions.append(_created_anew(evaluation.node, state, notes.settling, now))
-    return _rollout(state, _admission(notes), conditions, evaluation.node, notes.drain)
+    return _rollout(state, _admission(notes), conditions, now, evaluation.node, notes.drain)
 
 
 def _admission(notes: Notes) -> Admission:
@@ -110,7 +111,7 @@ def rollout_without_node(state: StateView, grace_seconds: int, held: str, now: d
         condition(kind, status, NodeReason.NODE_GONE, words, now=timestamp(now), observed_generation=state.generation)
         for kind, status, words in told
     ]
-    return _rollout(state, Admission.ADMITTED, conditions)
+    return _rollout(state, Admission.ADMITTED, conditions, now)
 
 
 def gone_since(state: StateView) -> str | None:
@@ -123,15 +124,14 @@ def _rollout(
     state: StateView,
     admitted: Admission,
     conditions: list[Condition],
+    now: datetime,
     node: NodeView | None = None,
     drain: DrainSaid | None = None,
 ) -> NodeRollout:
-    old = list(state.rollout.conditions) if state.rollout is not None else []
+    old = [c for c in state.rollout.conditions if not in_future(c.last_transition_time, now)] if state.rollout else []
     if state.rollout is not None and state.rollout.observed_generation != state.generation:
         # Of other orders: the node was not available in between, whether or not anybody was told.
         old = [c for c in old if (c.type, c.status) != (NodeConditionType.AVAILABLE, Status.TRUE)]
-    if drain is not None and drain.anew:
-        old = [c for c in old if c.type != NodeConditionType.DRAINING]
     if node is not None and created_anew_since(node, state) is None:
         old = [c for c in old if c.type != NodeConditionType.NODE_RENEWED]  # of yet another Node: the time starts anew
     return NodeRollout(
@@ -152,7 +152,9 @@ def _draining(state: StateView, said: DrainSaid | None, now: datetime) -> Condit
     """The condition of the drain; how the last one ended stays to be seen."""
     stands = drain_condition(state.rollout)
     if said is None:
-        return stands if stands is not None and stands.status is Status.FALSE else None
+        if stands is None or stands.status is not Status.FALSE:
+            return None
+        said = DrainSaid(False, stands.reason, stands.message, None)
     return condition(
         NodeConditionType.DRAINING,
         said.under_way,

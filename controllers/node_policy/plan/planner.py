@@ -7,16 +7,18 @@ objects (spec, conditions with their transition times), so a restarted controlle
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from controllers.node_policy.plan.admission import Admissions, Budget, Candidate, admit, budget_for
 from controllers.node_policy.plan.drain_outcome import back_off_ends
-from controllers.node_policy.plan.drain_steps import DrainStep, drain_step
+from controllers.node_policy.plan.drain_steps import NO_STEP, DrainStep, drain_step
 from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks
 from controllers.node_policy.plan.evaluate import Evaluation, Share
 from controllers.node_policy.plan.events import PlanEvent, hold_events, policy_events
+from controllers.node_policy.plan.faults import Faults
 from controllers.node_policy.plan.judgements import Cache, judge
+from controllers.node_policy.plan.moments import happened, in_future, later
 from controllers.node_policy.plan.node_status import (
     Notes,
     created_anew_since,
@@ -32,8 +34,9 @@ from controllers.node_policy.plan.removal_hold import (
     node_key,
 )
 from controllers.node_policy.plan.rollup import roll_up
+from controllers.node_policy.plan.spoiled import spoiled
 from controllers.node_policy.plan.view import StateView, World
-from crds.models.conditions import parse_timestamp, same_status
+from crds.models.conditions import same_status
 from crds.models.node_policy import NodePolicyStatus
 from crds.models.node_state import NodeRollout
 
@@ -102,60 +105,63 @@ class Plan:
 def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
     """Make the plan for `world` at `now` (aware). Give the same cache to successive plans of one fleet."""
     cache = Cache() if cache is None else cache
+    faults = Faults(cache.faults)
     checks: list[datetime] = []
     settling = _settling(world, now, checks)
-    evaluations, holds = judge(world, settling, _backing_off(world, now, checks), cache)
+    evaluations, holds = judge(world, settling, _backing_off(world, now, checks, faults), cache, faults)
+    steps = _drain_steps(world, evaluations, now, faults)
     by_policy = _by_policy(evaluations)
     admissions = _admit(world, evaluations, by_policy)
-    steps = {
-        evaluation.node.name: drain_step(
-            evaluation, world.drains.get(evaluation.node.name), world.external_drainer, now
-        )
-        for evaluation in evaluations
-    }
-    specs = dict.fromkeys(sorted(world.states)) | {
-        evaluation.node.name: _spec_change(evaluation, admissions)
-        for evaluation in evaluations
-        # That a drain has ended is said before its node gets other orders: it must be known to whoever comes next.
-        if evaluation.node.name not in world.in_flight and not steps[evaluation.node.name].ends
-    }
+    specs: dict[str, SpecChange | None] = dict.fromkeys(sorted(world.states))
     rollouts: dict[str, NodeRollout] = {}
     told: list[DrainStep] = []
-    for evaluation in evaluations:
+    for place, evaluation in enumerate(evaluations):
         name = evaluation.node.name
+        if name in world.in_flight or name in faults.found:
+            continue
         step = steps[name]
-        if step.check_at is not None:
-            checks.append(step.check_at)
-        if name in world.in_flight or specs[name] is not None:
-            continue  # it speaks of the orders that stand, so it follows them
-        anew = name in settling or not _arrival_noted(evaluation)
-        notes = Notes(
-            admissions.waiting.get(name, ()),
-            held_on(evaluation, holds),
-            world.grace_seconds if anew else 0,
-            step.said,
-        )
-        rollout = _rollout_change(evaluation, notes, now, cache)
-        if rollout is not None:
-            rollouts[name] = rollout
-            told.append(step)
+        with faults.of(name):
+            # That a drain has ended is said before its node gets other orders: whoever comes next must know it.
+            change = None if step.ends else _spec_change(evaluation, admissions)
+            rollout: NodeRollout | None = None
+            if change is None:  # it speaks of the orders that stand, so it follows them
+                anew = name in settling or not _arrival_noted(evaluation)
+                notes = Notes(
+                    admissions.waiting.get(name, ()),
+                    held_on(evaluation, holds),
+                    world.grace_seconds if anew else 0,
+                    step.said,
+                )
+                rollout = _rollout_change(evaluation, notes, now, cache)
+            specs[name] = change
+            if rollout is not None:
+                rollouts[name] = rollout
+                told.append(step)
+        if name in faults.found:
+            evaluations[place] = spoiled(evaluation.node, evaluation.state, world.policies.values(), faults.found[name])
+            steps[name] = NO_STEP
+            by_policy = {}
+    by_policy = by_policy or _by_policy(evaluations)
+    checks += (step.check_at for step in steps.values() if step.check_at is not None)
     deletions = _without_node(world, holds.nodes, now, rollouts, checks)
     statuses: dict[str, NodePolicyStatus] = {}
     events: list[PlanEvent] = []
     blocked: dict[str, Counter[str]] = {}
     stateless = [node for name, node in world.nodes.items() if name not in world.states]
     for name, policy in sorted(world.policies.items()):
-        selected = sum(policy.spec is not None and policy.spec.node_selector.matches(n.labels) for n in stateless)
-        rollup = roll_up(policy, by_policy.get(name, ()), now, stateless=selected, waiting=admissions.waiting)
-        if rollup.check_at is not None:
-            checks.append(rollup.check_at)
-        if rollup.blocked:
-            blocked[name] = rollup.blocked
-        if not _same(policy.status, rollup.status):
-            statuses[name] = rollup.status
-            events += policy_events(policy, rollup.status)
+        with faults.of(f"NPUNodePolicy {name}"):
+            selected = sum(policy.spec is not None and policy.spec.node_selector.matches(n.labels) for n in stateless)
+            rollup = roll_up(policy, by_policy.get(name, ()), now, stateless=selected, waiting=admissions.waiting)
+            if rollup.check_at is not None:
+                checks.append(rollup.check_at)
+            if rollup.blocked:
+                blocked[name] = rollup.blocked
+            if not _same(policy.status, rollup.status):
+                statuses[name] = rollup.status
+                events += policy_events(policy, rollup.status)
     events += hold_events(holds, world.states.values())
     events += (event for step in told for event in step.events)
+    cache.faults = faults.found
     return Plan(
         specs=specs,
         creations={
@@ -182,22 +188,38 @@ def _settling(world: World, now: datetime, checks: list[datetime]) -> frozenset[
     for name in world.nodes.keys() & world.states.keys():
         since = created_anew_since(world.nodes[name], world.states[name])
         if since is not None:
-            end = since + timedelta(seconds=world.grace_seconds)
+            end = later(min(since, now), world.grace_seconds)
             if now < end:
                 found.add(name)
                 checks.append(end)
     return frozenset(found)
 
 
-def _backing_off(world: World, now: datetime, checks: list[datetime]) -> frozenset[str]:
+def _backing_off(world: World, now: datetime, checks: list[datetime], faults: Faults) -> frozenset[str]:
     """Nodes where a drain was given up too short a time ago to try it again."""
     found = set()
     for name, state in world.states.items():
-        end = back_off_ends(state, now)
-        if end is not None and now < end:
-            found.add(name)
-            checks.append(end)
+        with faults.of(name):
+            end = back_off_ends(state, now)
+            if end is not None and now < end:
+                found.add(name)
+                checks.append(end)
     return frozenset(found)
+
+
+def _drain_steps(world: World, evaluations: list[Evaluation], now: datetime, faults: Faults) -> dict[str, DrainStep]:
+    """By node; a judgement for which no step can be made is replaced."""
+    steps = {}
+    for place, evaluation in enumerate(evaluations):
+        name = evaluation.node.name
+        steps[name] = NO_STEP
+        if name in faults.found:
+            continue
+        with faults.of(name):
+            steps[name] = drain_step(evaluation, world.drains.get(name), world.external_drainer, now)
+        if name in faults.found:
+            evaluations[place] = spoiled(evaluation.node, evaluation.state, world.policies.values(), faults.found[name])
+    return steps
 
 
 def _arrival_noted(evaluation: Evaluation) -> bool:
@@ -271,13 +293,19 @@ def _spec_change(evaluation: Evaluation, admissions: Admissions) -> SpecChange |
 def _rollout_change(evaluation: Evaluation, notes: Notes, now: datetime, cache: Cache) -> NodeRollout | None:
     name = evaluation.node.name
     known = cache.settled.get(name)
-    if known is not None and known[0] is evaluation and known[1] == notes:
+    if known is not None and known[0] is evaluation and known[1] == notes and not _has_future(evaluation.state, now):
         return None
     wanted = rollout_of(evaluation, notes, now)
     if wanted is None or _same(evaluation.state.rollout, wanted):
         cache.settled[name] = (evaluation, notes)
         return None
     return wanted
+
+
+def _has_future(state: StateView, now: datetime) -> bool:
+    """A time of its conditions cannot be, since a clock was wrong: it starts anew."""
+    conditions = state.rollout.conditions if state.rollout is not None else ()
+    return any(in_future(found.last_transition_time, now) for found in conditions)
 
 
 def _without_node(
@@ -289,9 +317,8 @@ def _without_node(
         state = world.states[name]
         held = hold.message if hold.id and node_key(name) not in hold.confirmed else ""
         told = gone_since(state)
-        since = parse_timestamp(told) if told is not None else None
-        if since is not None:
-            end = since + timedelta(seconds=world.grace_seconds)
+        if told is not None:
+            end = later(happened(told, now), world.grace_seconds)
             if now < end:
                 checks.append(end)
             elif not held:

@@ -46,6 +46,7 @@ _REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
 }
 _SETTLED: Final = frozenset({DeviceState.READY, DeviceState.RELEASED})
 _NO_USERS: Final = frozenset({UseKind.VIRTUAL_FUNCTIONS, UseKind.PUBLISHED})
+_LAST_GENERATION: Final = 2**63 - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -82,11 +83,10 @@ def read_policy(obj: Mapping[str, Any]) -> PolicyView:
             status = NodePolicyStatus.model_validate(obj["status"])
         except ValidationError:
             status = None  # written anew from scratch
-    generation = metadata.get("generation")
     return PolicyView(
         sys.intern(str(metadata["name"])),
         str(metadata["uid"]),
-        generation if isinstance(generation, int) else 0,
+        _generation(metadata),
         spec,
         tuple(shape_of_rule(spec, rule) for rule in spec.devices) if spec is not None else (),
         error,
@@ -98,8 +98,7 @@ def read_state(obj: Mapping[str, Any], former: StateView | None = None) -> State
     """The record of an NPUNodeState. `former`, of the same UID, spares reading orders that are the same."""
     metadata = _mapping(obj.get("metadata"))
     status = _mapping(obj.get("status"))
-    found = metadata.get("generation")
-    generation = found if isinstance(found, int) else 0
+    generation = _generation(metadata)
     given = _mapping(obj.get("spec"))
     revision = given.get("revision")
     orders, node_uid, error = Orders(), "", ""
@@ -200,6 +199,12 @@ def _read_rollout(value: Any) -> NodeRollout | None:
         return NodeRollout.model_validate(value) if isinstance(value, Mapping) else None
     except ValidationError:
         return None  # ours alone: written anew
+
+
+def _generation(metadata: Mapping[str, Any]) -> int:
+    """0 where there is none, or one that no API server gives."""
+    found = metadata.get("generation")
+    return found if isinstance(found, int) and 0 <= found <= _LAST_GENERATION else 0
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -7,10 +7,11 @@ itself: a status is written when something happened, not because time passed.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from controllers.node_policy.plan.evaluate import Evaluation, Obstacle, Share
+from controllers.node_policy.plan.moments import happened, in_future, later
 from controllers.node_policy.plan.progress import Progress
 from controllers.node_policy.plan.view import BlockerReason, NodeConditionType, PolicyView
 from crds.models.conditions import (
@@ -74,7 +75,8 @@ def roll_up(
         verdicts, check_at = _invalid(policy), None
     else:
         verdicts, check_at = _verdicts(policy, policy.spec, tally, blockers, conflicts, _last_move(found, now), now)
-    old = policy.status.conditions if policy.status is not None else ()
+    known_since = policy.status.conditions if policy.status is not None else ()
+    old = [found for found in known_since if not in_future(found.last_transition_time, now)]
     fresh = [
         condition(kind, status, reason, message, now=timestamp(now), observed_generation=policy.generation)
         for kind, status, reason, message in verdicts
@@ -172,13 +174,13 @@ def _verdicts(
     else:
         deadline = spec.rollout.progress_deadline_seconds
         last = _last_progress(policy, moved, now)
-        stalled = last is None or now >= last + timedelta(seconds=deadline)
+        stalled = last is None or now >= later(last, deadline)
         if stalled:
             progressing = (False, PolicyReason.PROGRESS_STALLED, f"no progress for {deadline} s: {message}")
         else:
             progressing = (True, PolicyReason.ROLLING_OUT, tally.summary())
             assert last is not None
-            check_at = last + timedelta(seconds=deadline)
+            check_at = later(last, deadline)
     failed = Progress.FAILED in tally.progress
     degraded: tuple[bool, str, str] = (False, PolicyReason.AS_EXPECTED, "")
     if failed:
@@ -247,8 +249,8 @@ def _last_progress(policy: PolicyView, moved: datetime | None, now: datetime) ->
     if old is None or status is None or status.observed_generation != policy.generation:
         return now
     if old.status is Status.TRUE:
-        since = parse_timestamp(old.last_transition_time) or now
-        return min(now, max(since, moved) if moved is not None else since)
+        since = happened(old.last_transition_time, now)
+        return max(since, moved) if moved is not None else since
     if old.reason == PolicyReason.PROGRESS_STALLED:
         return moved
     return now

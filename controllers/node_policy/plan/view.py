@@ -212,6 +212,7 @@ class BlockerReason(StrEnum):
     UNCORDONED = "Uncordoned"
     CHANGE_FAILED = "ChangeFailed"
     WAITING_FOR_BUDGET = "WaitingForBudget"
+    INTERNAL_ERROR = "InternalError"
 
 
 class NodeConditionType(StrEnum):
