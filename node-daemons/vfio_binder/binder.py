@@ -1,7 +1,7 @@
 """One pass of the VFIO binder: look, plan, act, look again, report. The host alone is asked, never an old status."""
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import random
@@ -34,6 +34,7 @@ from vfio_binder.drift import DriftGuard
 from vfio_binder.plan import Plan, plan
 from vfio_binder.report import bindings, inventory
 from vfio_binder.selection import is_accelerator, node_patterns
+from vfio_binder.under_way import as_begun
 
 R = TypeVar("R", bound=DeviceReport)
 
@@ -84,6 +85,10 @@ class _Look:
 async def _keep(under_way: Pass) -> NodeStateStatus | None:
     """Nobody is told of a pass under way, so the status stands as it was."""
     return None
+
+
+def _told(outcomes: Mapping[str, Outcome], view: HostView, journal: JournalState) -> dict[str, Outcome]:
+    return {address: as_begun(outcome, view, journal, owner=COMPONENT) for address, outcome in outcomes.items()}
 
 
 def _goes_on(done: Sequence[Outcome], new: Collection[Action | JournalAction]) -> bool:
@@ -201,8 +206,8 @@ class Binder:
             journal,
             node_uid=orders.node_uid,
             unreadable=orders.unreadable,
-            attempts=self._attempts.in_force(now),
-            failures=self._attempts.last(),
+            attempts=_told(self._attempts.in_force(now), view, journal),
+            failures=_told(self._attempts.last(), view, journal),
             drifting=self._drift.drifting(view, now),
             stuck=self._writer.stuck,
         )
@@ -241,7 +246,7 @@ class Binder:
                 former=orders.status.inventory,
             ),
             bindings=bindings(
-                self._showing_failures(look.plan),
+                self._showing_failures(look),
                 look.view,
                 look.journal,
                 generation=orders.generation,
@@ -250,12 +255,13 @@ class Binder:
             ),
         )
 
-    def _showing_failures(self, made: Plan) -> Plan:
+    def _showing_failures(self, look: _Look) -> Plan:
         """A device that is tried again shows why it failed, until it does not: its report must not flicker.
 
         So does one whose journal entry could not be changed: it is not released while it is still remembered.
         """
-        last = self._attempts.last()
+        made = look.plan
+        last = _told(self._attempts.last(), look.view, look.journal)
         noted = {note.address for note in made.notes}
 
         def shown(report: R) -> R:

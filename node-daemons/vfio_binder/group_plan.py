@@ -3,6 +3,8 @@
 The group goes as a whole or not at all: nothing is bound while one member that would have to follow cannot.
 """
 
+from collections.abc import Iterator
+
 from crds.models.modes import IOMMUBackend
 from crds.models.node_state import DeviceState
 from node_host.acting.actions import Bind, Remember
@@ -141,8 +143,9 @@ class _Group:
         situation = self._situation
         own = self._blocks.get(address)
         if own is not None or in_the_way:
-            of_others = (in_the_way[other].for_group(other) for other in sorted(in_the_way) if other != address)
-            block = gravest((own, *of_others))
+            is_begun = own is not None and own.state is not DeviceState.FAILED and address in self._moves
+            companions = self._failed_companions() if is_begun else ()
+            block = gravest((*companions, own, *self._of_others(in_the_way, address)))
             if block is not None:
                 return Decision(situation.report_block(address, block))
         if address in self._moves:
@@ -160,6 +163,16 @@ class _Group:
             # It has orders of its own now: without them it is held, and does not go back with the others.
             return Decision(placed_report(situation, address), note=Remember(address, situation.new_entry(address)))
         return Decision(placed_report(situation, address))
+
+    def _failed_companions(self) -> Iterator[Block]:
+        """A companion was moved for those that it goes with, so what became of it is theirs too."""
+        for address, block in sorted(self._blocks.items()):
+            if address not in self._wanters and block.state is DeviceState.FAILED:
+                yield block.for_group(address)
+
+    @staticmethod
+    def _of_others(in_the_way: dict[str, Block], address: str) -> Iterator[Block]:
+        return (in_the_way[other].for_group(other) for other in sorted(in_the_way) if other != address)
 
     def _of_companion(self, address: str) -> Decision:
         # A companion is not opened by anybody, so it does not matter which nodes it has.

@@ -176,7 +176,7 @@ def test_a_stuck_write_of_a_process_that_died_keeps_its_group_locked_until_it_en
     before = len(machine.control.writes)
     second = machine.binder("--once", entries=[order(), order(TWIN)])
     assert second.returncode == 1
-    assert f"{NPU}  Blocked  GroupLocked: group-20 is locked by npufleet-vfio-binder (pid {first.pid})" in second.stdout
+    assert f"{NPU}  Failed  WriteStuck: group-20 is locked by npufleet-vfio-binder (pid {first.pid})" in second.stdout
     assert f"{TWIN}  Ready  Bound" in second.stdout
     assert NPU not in {record.data.strip() for record in machine.control.writes[before:]}
     block.release()

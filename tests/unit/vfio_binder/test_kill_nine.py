@@ -67,7 +67,7 @@ def killed_at(machine: Machine, entry: dict[str, object], path: str, after: str 
         process.kill()
         process.wait(20)
     locked = machine.binder("--once", entries=[entry])
-    assert "Blocked  GroupLocked" in locked.stdout
+    assert "Failed  WriteStuck: group-24 is locked by npufleet-vfio-binder (pid " in locked.stdout
     entries = Journal(machine.root / JOURNAL[1:]).load(set_aside=False).entries
     for address, driver in drivers(machine).items():
         if driver != NATIVE[address]:
