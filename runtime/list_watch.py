@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+WATCHING = "watching"
+"""`ListWatch.state` while the server answers as it should."""
 _WATCH_SECONDS = (300, 600)
 _SETTLED_SECONDS = 5.0
 _OLDER_LISTS = 5
@@ -201,7 +203,7 @@ class ListWatch(Generic[T]):
 
     def _touch(self) -> None:
         self._contact = self._clock()
-        self.state = "watching"
+        self.state = WATCHING
         if self._on_health is not None:
             self._on_health(True)
 

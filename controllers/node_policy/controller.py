@@ -34,7 +34,7 @@ from runtime.health import HealthServer
 from runtime.kopf_feed import KopfFeed
 from runtime.kopf_operator import run_kopf
 from runtime.lease import LeaderElection
-from runtime.list_watch import ListWatch
+from runtime.list_watch import WATCHING, ListWatch
 from runtime.metrics import Metrics
 from runtime.process import Process
 from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
@@ -283,7 +283,10 @@ class NodePolicyController:
             grace_seconds=self.options.node_grace_seconds,
         )
         world = replace(
-            world, drains=dict(self._rounds.facts), external_drainer=self.options.drainer is Drainer.EXTERNAL
+            world,
+            drains=dict(self._rounds.facts),
+            external_drainer=self.options.drainer is Drainer.EXTERNAL,
+            states_known=self._state_feed.healthy() and self._state_feed.state == WATCHING,
         )
         now = self._now()
         # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.

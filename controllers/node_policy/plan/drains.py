@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from controllers.node_policy.plan.view import NodeConditionType, NodeReason
+from controllers.node_policy.plan.view import NodeConditionType, NodeReason, NodeView
 from crds.models.conditions import Condition, find_condition
 from crds.models.node_state import NodeRollout
 
@@ -62,6 +62,14 @@ class NodeMarks:
     cordoned_by: str
     drain_request: str
     drain_done: str | None
+
+
+def without_marks(node: NodeView) -> NodeMarks | None:
+    """The Node as it should be when nobody drains it; None where it is so. A cordon of somebody else stays."""
+    if not (node.cordoned_by or node.drain_request or node.drain_done):
+        return None
+    ours = bool(node.cordoned_by) and node.unschedulable
+    return NodeMarks(node.uid, False if ours else None, "", "", "" if node.drain_done else None)
 
 
 class DrainTime(NamedTuple):

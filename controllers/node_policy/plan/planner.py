@@ -13,7 +13,7 @@ from typing import Any, Final
 from controllers.node_policy.plan.admission import Admissions, Budget, Candidate, admit, budget_for
 from controllers.node_policy.plan.drain_outcome import back_off_ends
 from controllers.node_policy.plan.drain_steps import NO_STEP, DrainStep, drain_step
-from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks
+from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks, without_marks
 from controllers.node_policy.plan.evaluate import Evaluation, Share
 from controllers.node_policy.plan.events import PlanEvent, hold_events, policy_events
 from controllers.node_policy.plan.faults import Faults
@@ -40,6 +40,8 @@ from crds.models.conditions import same_status
 from crds.models.node_policy import NodePolicyStatus
 from crds.models.node_state import NodeRollout
 
+# Between two looks whether the API server shows its NPUNodeStates again.
+_STATES_SECONDS: Final = 30
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -159,6 +161,8 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
             if not _same(policy.status, rollup.status):
                 statuses[name] = rollup.status
                 events += policy_events(policy, rollup.status)
+    marks = _stray_marks(world, now, checks)
+    marks |= {name: step.marks for name, step in steps.items() if step.marks is not None}
     events += hold_events(holds, world.states.values())
     events += (event for step in told for event in step.events)
     cache.faults = faults.found
@@ -177,7 +181,7 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
         targets={evaluation.node.name: evaluation.target for evaluation in evaluations},
         blocked=blocked,
         drains={name: step.order for name, step in steps.items() if step.order is not None},
-        marks={name: step.marks for name, step in steps.items() if step.marks is not None},
+        marks=marks,
         drain_seconds=tuple(step.seconds for step in told if step.seconds is not None),
     )
 
@@ -300,6 +304,20 @@ def _rollout_change(evaluation: Evaluation, notes: Notes, now: datetime, cache: 
         cache.settled[name] = (evaluation, notes)
         return None
     return wanted
+
+
+def _stray_marks(world: World, now: datetime, checks: list[datetime]) -> dict[str, NodeMarks]:
+    """Marks of ours on Nodes without an NPUNodeState: what they tell of is over, for its memory is gone.
+
+    Only where it is known that there is none; what the API server does not show may well be there.
+    """
+    found = {
+        name: marks for name in world.nodes.keys() - world.states.keys() if (marks := without_marks(world.nodes[name]))
+    }
+    if found and not world.states_known:
+        checks.append(later(now, _STATES_SECONDS))
+        return {}
+    return dict(sorted(found.items()))
 
 
 def _has_future(state: StateView, now: datetime) -> bool:

@@ -174,6 +174,8 @@ class World:
     policies: Mapping[str, PolicyView]
     nodes: Mapping[str, NodeView]
     states: Mapping[str, StateView]
+    states_known: bool = True
+    """The API server shows its NPUNodeStates at present: one that is not among `states` does not exist."""
     silent: Mapping[str, frozenset[str]] = field(default_factory=lambda: EMPTY)
     """By node: the components whose Lease has run out."""
     in_flight: Mapping[str, frozenset[str]] = field(default_factory=lambda: EMPTY)

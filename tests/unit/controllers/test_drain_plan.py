@@ -540,6 +540,26 @@ def test_marks_without_a_drain_are_taken_away(mark: str) -> None:
     assert len(fleet.bound()) == 2
 
 
+@pytest.mark.parametrize("unschedulable", [True, False])
+def test_marks_on_a_node_without_a_state_are_taken_away_once_it_is_known_that_there_is_none(
+    unschedulable: bool,
+) -> None:
+    fleet = fleet_of(2)
+    fleet.nodes["node-0"]["spec"]["unschedulable"] = unschedulable
+    fleet.nodes["node-0"]["metadata"]["annotations"] = {CORDONED_BY: "p", DRAIN_REQUEST: "1", DRAIN_DONE: "1"}
+    fleet.nodes["node-1"]["spec"]["unschedulable"] = True
+    fleet.states.clear()
+    made = fleet.plan(states_known=False)
+    assert not made.marks, "a kind that is not served is not empty"
+    assert made.next_check is not None, "and it may be served again without a word"
+    made = fleet.plan()
+    assert set(made.marks) == {"node-0"}
+    fleet.write(made)
+    assert not fleet.annotations("node-0")
+    assert fleet.schedulable("node-0")
+    assert not fleet.schedulable("node-1"), "that is somebody else's"
+
+
 def test_node_that_is_cordoned_for_a_policy_uses_up_its_limit() -> None:
     fleet = fleet_of(2)
     fleet.cards["node-0"].clear()  # nothing of the policy is there any more
