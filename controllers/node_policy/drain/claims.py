@@ -6,13 +6,11 @@ What counts is the allocation, prepared or not: a pod that was promised a device
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from controllers.node_policy.drain.reading import items, mapping
 from controllers.node_policy.plan.drains import DrainedDevice, DrainOrder
 from crds.device_names import address_of
-
-OWN_DRIVER: Final = "npufleet.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +24,13 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device as an allocation names it; `pool` is the node."""
+    """A device as an allocation names it; `pool` is the node.
+
+    The driver says nothing: the name under which a device was published when it was allocated need not be one that any
+    orders still know. A pool of this node and a name that carries the address of the device leave no doubt.
+    """
 
     pool: str
-    driver: str
     address: str
 
 
@@ -92,22 +93,16 @@ def uses_of(order: DrainOrder, claims: Iterable[AllocatedClaim]) -> list[ClaimUs
     """The claims that hold devices of this drain, by name."""
     found = []
     for claim in claims:
-        places = {(place.driver, place.address) for place in claim.places if place.pool == order.node}
-        devices = tuple(device for device in order.devices if _is_one_of(device, places))
+        places = {place.address for place in claim.places if place.pool == order.node}
+        devices = tuple(device for device in order.devices if not places.isdisjoint(device.addresses))
         if devices:
             found.append(ClaimUse(claim, devices))
     return sorted(found, key=lambda use: use.claim.full_name)
 
 
-def _is_one_of(device: DrainedDevice, places: Iterable[tuple[str, str]]) -> bool:
-    return any(
-        address in device.addresses and (driver in device.drivers or driver == OWN_DRIVER) for driver, address in places
-    )
-
-
 def _place(result: Mapping[str, Any]) -> Place:
     address = address_of(str(result.get("device") or "")) or ""
-    return Place(sys.intern(str(result.get("pool") or "")), sys.intern(str(result.get("driver") or "")), address)
+    return Place(sys.intern(str(result.get("pool") or "")), address)
 
 
 def _is_pod(reserved: Mapping[str, Any]) -> bool:

@@ -24,7 +24,6 @@ from controllers.node_policy.plan.progress import PASSES, Progress, withheld
 from controllers.node_policy.plan.view import DrainFacts, NodeReason
 from controllers.node_policy.plan.waits import NO_LIMITS, Wait
 from crds.models.conditions import Condition, Status, truncate_message
-from crds.models.node_policy import DEFAULT_DRIVER_NAME
 from crds.models.node_state import NodeDrain
 from crds.models.rollout import Drain
 
@@ -239,19 +238,18 @@ def _blockers(evaluation: Evaluation, facts: DrainFacts | None) -> list[str]:
 
 
 def _order(evaluation: Evaluation, drain: NodeDrain, revision: str, external: bool) -> DrainOrder | None:
-    node, state = evaluation.node, evaluation.state
+    node = evaluation.node
     evicting = [wait for wait in evaluation.waits.values() if wait.evicts]
     if not evicting and not (node.drain_request and not evaluation.waits):
         return None
-    drivers = frozenset((DEFAULT_DRIVER_NAME, *(order.shape.driver_name for order in state.orders.devices)))
-    devices = () if external else tuple(_device(evaluation, wait, drivers) for wait in evicting)
+    devices = () if external else tuple(_device(evaluation, wait) for wait in evicting)
     return DrainOrder(node.name, drain.policy, revision, devices, node.unschedulable)
 
 
-def _device(evaluation: Evaluation, wait: Wait, drivers: frozenset[str]) -> DrainedDevice:
+def _device(evaluation: Evaluation, wait: Wait) -> DrainedDevice:
     addresses = evaluation.usage.addresses(wait.order.address)
     free = withheld(addresses, evaluation.node, evaluation.state)
-    return DrainedDevice(wait.order.address, addresses, drivers, wait.users.pods, free)
+    return DrainedDevice(wait.order.address, addresses, wait.users.pods, free)
 
 
 def _marks(

@@ -24,13 +24,12 @@ def drain_condition(rollout: NodeRollout | None) -> Condition | None:
 class DrainedDevice:
     """A device that has to become free.
 
-    `addresses`: its own and those of its virtual functions. `drivers`: the DRA driver names under which it may be
-    published. `pods`: UIDs of pods whose processes use it. `withheld`: nobody gets it any more.
+    `addresses`: its own and those of its virtual functions. `pods`: UIDs of pods whose processes use it. `withheld`:
+    nobody gets it any more.
     """
 
     address: str
     addresses: frozenset[str]
-    drivers: frozenset[str]
     pods: frozenset[str]
     withheld: bool
 

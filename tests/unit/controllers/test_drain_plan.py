@@ -657,7 +657,7 @@ def test_pods_with_claims_that_they_do_not_use_are_evicted() -> None:
     assert [time.outcome for plan in made for time in plan.drain_seconds] == ["Drained"]
 
 
-def test_drained_device_is_named_with_its_functions_and_drivers() -> None:
+def test_drained_device_is_named_with_its_functions() -> None:
     fleet = fleet_of()
     part = "0000:20:00.1"
     fleet.cards["node-0"][part] = Card(device="1251", parent=A, pods=["pod-0"])
@@ -674,7 +674,6 @@ def test_drained_device_is_named_with_its_functions_and_drivers() -> None:
     fleet.write(fleet.plan())
     [device] = fleet.plan().drains["node-0"].devices
     assert device.addresses == {A, part}
-    assert device.drivers == {"npu.rebellions.ai", "npufleet.io"}
     assert device.pods == {"pod-0"}
 
 

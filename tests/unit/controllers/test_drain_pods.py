@@ -66,7 +66,7 @@ def test_process_is_found_by_the_uid_under_which_the_node_knows_its_pod() -> Non
     )
     found = find_users(frozenset({"u-a", "hash", "u-gone"}), [plain, mirror, other])
     assert {uid: one.name for uid, one in found.items()} == {"u-a": "a", "hash": "b"}
-    devices = [DrainedDevice("0000:23:00.0", frozenset(), frozenset(), frozenset({"u-gone"}), withheld=True)]
+    devices = [DrainedDevice("0000:23:00.0", frozenset(), frozenset({"u-gone"}), withheld=True)]
     assert "pod u-gone, which the API server does not know, uses 0000:23:00.0" in unknown_user("u-gone", devices)
 
 

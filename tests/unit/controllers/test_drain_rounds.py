@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 
 def device(address: str = A, *, pods: Collection[str] = (), withheld: bool = True) -> DrainedDevice:
-    return DrainedDevice(address, frozenset({address}), frozenset({"npufleet.io"}), frozenset(pods), withheld)
+    return DrainedDevice(address, frozenset({address}), frozenset(pods), withheld)
 
 
 def order(*devices: DrainedDevice, node: str = "node-0", cordoned: bool = False, revision: str = "r1") -> DrainOrder:
