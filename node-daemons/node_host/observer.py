@@ -15,7 +15,7 @@ from node_host.evidence.device_nodes import DeviceNodes, read_device_nodes
 from node_host.evidence.disks import DiskEvidence
 from node_host.evidence.open_handles import OpenHandles, read_open_handles
 from node_host.evidence.publication import Published, read_published
-from node_host.evidence.usage import users_of
+from node_host.evidence.usage import as_told_before, users_of
 from node_host.evidence.vetoes import HostEvidence, read_evidence, vetoes_of
 from node_host.handover.token_files import TokenFiles
 from node_host.handover.tokens import Tokens, read_tokens
@@ -61,6 +61,8 @@ class Observer:
         self._of_interest = of_interest
         self._node_patterns = node_patterns
         self._taken: dict[str, str] = {}
+        # Users in the words of the last look at each device.
+        self._told: dict[str, tuple[DeviceUser, ...]] = {}
 
     async def view(self, named: Collection[str] = ()) -> HostView:
         """The whole host; ``named`` devices are looked at closely whatever they are.
@@ -161,10 +163,11 @@ class Observer:
             nodes[address] = result if isinstance(result, DeviceNodes) else DeviceNodes(unreadable=str(result))
         # Twins that this look leaves out keep the nodes that they had in the last one.
         self._taken |= {path: address for address in sorted(nodes) for path in nodes[address].paths}
-        return {
-            address: users_of(devices[address], nodes[address], handles, taken_paths=self._taken)
-            for address in sorted(addresses)
-        }
+        found = {}
+        for address in sorted(addresses):
+            users = users_of(devices[address], nodes[address], handles, taken_paths=self._taken)
+            found[address] = self._told[address] = as_told_before(users, self._told.get(address, ()))
+        return found
 
 
 def _read_drivers(host: Host) -> frozenset[str]:

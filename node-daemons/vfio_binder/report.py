@@ -19,7 +19,7 @@ from crds.models.node_state import (
     InventoryDevice,
 )
 from node_host.acting.journal import JournalState
-from node_host.evidence.usage import MAX_USERS, unreadable_use
+from node_host.evidence.usage import unreadable_use
 from node_host.pci.device import PCIDevice
 from node_host.pci.viability import group_viability
 from node_host.view import HostView
@@ -123,7 +123,7 @@ def _device(view: HostView, catalogue: Catalogue, device: PCIDevice, before: Inv
     }
     users = view.users.get(device.address, ())
     if view.published.unreadable is not None:
-        users = (*users, unreadable_use(str(view.published.doubt)))[:MAX_USERS]
+        users = (unreadable_use(str(view.published.doubt)), *users)
     return InventoryDevice.model_validate(
         {
             "address": device.address,

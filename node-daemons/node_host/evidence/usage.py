@@ -1,6 +1,8 @@
 """Who uses a device. Evidence that cannot be read counts as use: a device is taken only when it is known to be free."""
 
 import fnmatch
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -10,7 +12,9 @@ from node_host.evidence.open_handles import Handle, OpenHandles
 from node_host.pci.device import PCIDevice
 from node_host.pci.vfio_drivers import is_vfio_driver
 
-MAX_USERS: Final = 16
+# One less than a record has room for: what cannot be read may be added to it.
+MAX_USERS: Final = 15
+_PROCESSES: Final = re.compile(r"^(pid [0-9]+ has|pid [0-9]+ and [0-9]+ more have|[0-9]+ more)")
 
 
 def users_of(
@@ -20,7 +24,10 @@ def users_of(
     *,
     taken_paths: Mapping[str, str],
 ) -> tuple[DeviceUser, ...]:
-    """Everybody who uses the device, sorted, at most 16.
+    """Everybody who uses the device, at most 15; those that no eviction moves first.
+
+    Of more the last one says how many are left out, and is of a pod where all of these are, so that what looks like a
+    device used by pods alone is one. Each pod is named once before any is named twice.
 
     ``taken_paths`` says which device a node belongs to, so that a pattern such as `/dev/nvidia[0-9]*` does not charge
     a device with the handles of a twin.
@@ -31,7 +38,39 @@ def users_of(
         *_standing_on(device, nodes),
         *_unreadable(device, nodes, handles),
     }
-    return tuple(sorted(found, key=lambda user: (user.kind, user.name, user.detail)))[:MAX_USERS]
+    named: dict[str | None, int] = defaultdict(int)
+    ranked = []
+    for user in sorted(found, key=_place):
+        turn = named[user.pod_uid] if user.pod_uid else -1
+        named[user.pod_uid] += 1
+        ranked.append((turn, user))
+    users = tuple(user for _, user in sorted(ranked, key=lambda item: item[0]))
+    return users if len(users) <= MAX_USERS else (*users[: MAX_USERS - 1], _left_out(users[MAX_USERS - 1 :]))
+
+
+def as_told_before(users: Iterable[DeviceUser], before: Iterable[DeviceUser]) -> tuple[DeviceUser, ...]:
+    """The users in the words of an earlier look, where only processes of a pod have changed places within it.
+
+    Which of them has a device open changes all the time, and nobody does anything else for it.
+    """
+    known = {_essence(user): user for user in before}
+    return tuple(known.get(_essence(user), user) for user in users)
+
+
+def _essence(user: DeviceUser) -> tuple[str, ...]:
+    detail = _PROCESSES.sub("", user.detail) if user.pod_uid else user.detail
+    return user.kind, user.name, user.pod_uid or "", detail
+
+
+def _place(user: DeviceUser) -> tuple[object, ...]:
+    """Those of no pod first, of these the virtual functions, of which there is one entry."""
+    return user.pod_uid is not None, user.kind is not UseKind.VIRTUAL_FUNCTIONS, *_essence(user)
+
+
+def _left_out(users: tuple[DeviceUser, ...]) -> DeviceUser:
+    first = users[0]
+    pod = {"pod_uid": first.pod_uid} if first.pod_uid else {}
+    return DeviceUser(kind=first.kind, name="more users", detail=f"{len(users)} more are not listed", **pod)
 
 
 def in_use_text(users: Iterable[DeviceUser]) -> str:
@@ -60,10 +99,15 @@ def _processes(
             if fnmatch.fnmatchcase(path, pattern) and taken_paths.get(path, device.address) == device.address:
                 found.update(openers)
     found.update(handles.by_address.get(device.address, ()))
+    # A pod may have a hundred processes of one name; one of the host is told by its number, for somebody to end it.
+    alike: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
     for handle in found:
-        pod = {"pod_uid": handle.pod_uid} if handle.pod_uid else {}
-        detail = f"pid {handle.pid} has {handle.node} open"[:1024]
-        yield DeviceUser(kind=UseKind.PROCESS, name=handle.comm[:253], detail=detail, **pod)
+        own = 0 if handle.pod_uid else handle.pid
+        alike[handle.pod_uid, handle.comm, handle.node, own].append(handle.pid)
+    for (pod_uid, comm, node, _), pids in alike.items():
+        pod = {"pod_uid": pod_uid} if pod_uid else {}
+        whose = f"pid {min(pids)} has" if len(pids) == 1 else f"pid {min(pids)} and {len(pids) - 1} more have"
+        yield DeviceUser(kind=UseKind.PROCESS, name=comm[:253], detail=f"{whose} {node} open"[:1024], **pod)
 
 
 def _virtual_functions(device: PCIDevice) -> Iterable[DeviceUser]:

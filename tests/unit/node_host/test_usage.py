@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from crds.models.node_state import DeviceUser
 from node_host.evidence.device_nodes import read_device_nodes
 from node_host.evidence.open_handles import OpenHandles, read_open_handles
-from node_host.evidence.usage import users_of
+from node_host.evidence.usage import as_told_before, users_of
 from node_host.host import KernelFiles
 from node_host.pci.device import PCIDevice
 from tests.builders.paper_host import paper_host
 
 CARD, TWIN = "0000:23:00.0", "0000:24:00.0"
+POD = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
 NO_PROCESSES = {"/proc/": ""}
 
 
@@ -190,8 +192,58 @@ def test_evidence_that_cannot_be_read_is_a_user(tmp_path: Path) -> None:
     assert (user.kind, user.detail) == ("Unreadable", "open handles cannot be read: /proc: failed")
 
 
-def test_many_users_are_cut_to_what_the_status_takes(tmp_path: Path) -> None:
-    files = function(CARD, node("rebellions/rbln0", "240:0", "rbln0"))
-    for pid in range(100, 140):
-        files |= process(pid, f"worker{pid}", "/dev/rbln0")
-    assert len(users(host(tmp_path, files), device(driver="rebellions"))) == 16
+def of_pod(pid: int, comm: str, *nodes: str, pod: str = POD) -> dict[str, str]:
+    return {**process(pid, comm, *nodes), f"/proc/{pid}/cgroup": f"0::/kubepods/burstable/pod{pod}/c\n"}
+
+
+def users_on(root: Path, *parts: dict[str, str], **more: Any) -> tuple[DeviceUser, ...]:
+    made = host(root, function(CARD, node("rebellions/rbln0", "240:0", "rbln0")), *parts)
+    one = device(driver="rebellions", **more)
+    return users_of(one, read_device_nodes(made, one, ()), read_open_handles(made), taken_paths={})
+
+
+def test_many_users_are_cut_to_what_the_status_takes_and_the_rest_is_counted(tmp_path: Path) -> None:
+    found = users_on(tmp_path, *(process(pid, f"worker{pid}", "/dev/rbln0") for pid in range(100, 140)))
+    assert len(found) == 15
+    assert (found[-1].name, found[-1].detail, found[-1].pod_uid) == ("more users", "26 more are not listed", None)
+
+
+def test_processes_of_a_pod_with_the_same_node_open_are_one_user(tmp_path: Path) -> None:
+    workers = (of_pod(pid, "a-loader", "/dev/rbln0") for pid in range(100, 140))
+    found = users_on(tmp_path, *workers, process(999, "z-daemon", "/dev/rbln0"), num_vfs=2)
+    assert [(user.kind, user.name, user.detail, user.pod_uid) for user in found] == [
+        ("VirtualFunctions", "virtual functions", "2 are enabled", None),
+        ("Process", "z-daemon", "pid 999 has /dev/rbln0 open", None),
+        ("Process", "a-loader", "pid 100 and 39 more have /dev/rbln0 open", POD),
+    ]
+
+
+def test_who_is_not_moved_by_an_eviction_is_never_cut_away_by_pods(tmp_path: Path) -> None:
+    workers = (of_pod(pid, f"a-loader-{pid}", "/dev/rbln0") for pid in range(100, 140))
+    found = users_on(tmp_path, *workers, process(999, "z-daemon", "/dev/rbln0"), num_vfs=None)
+    assert [user.name for user in found[:2]] == ["z-daemon", "unknown"]
+    assert len(found) == 15
+    assert (found[-1].detail, found[-1].pod_uid) == ("28 more are not listed", POD)
+
+
+def test_each_pod_is_named_before_one_is_named_again(tmp_path: Path) -> None:
+    second = POD.replace("3f6b8a52", "ffffffff")
+    workers = (of_pod(pid, f"a-loader-{pid}", "/dev/rbln0") for pid in range(100, 140))
+    found = users_on(tmp_path, *workers, of_pod(999, "z-loader", "/dev/rbln0", pod=second))
+    assert {user.pod_uid for user in found[:2]} == {POD, second}
+
+
+def test_a_process_that_follows_another_within_its_pod_is_told_in_the_same_words(tmp_path: Path) -> None:
+    before = users_on(tmp_path / "1", of_pod(100, "loader", "/dev/rbln0"), process(7, "rbln-smi", "/dev/rbln0"))
+    same = (of_pod(pid, "loader", "/dev/rbln0") for pid in (200, 201))
+    after = users_on(tmp_path / "2", *same, process(7, "rbln-smi", "/dev/rbln0"))
+    assert after != before
+    assert as_told_before(after, before) == before
+    others = (
+        users_on(tmp_path / "3", of_pod(200, "server", "/dev/rbln0"), process(7, "rbln-smi", "/dev/rbln0")),
+        users_on(tmp_path / "4", of_pod(100, "loader", "/dev/rbln0"), process(8, "rbln-smi", "/dev/rbln0")),
+        users_on(tmp_path / "5", of_pod(100, "loader", "/dev/rbln0", pod=POD.replace("3f", "4f"))),
+        users_on(tmp_path / "6", of_pod(100, "loader", "/dev/rbln0")),
+    )
+    for users in others:
+        assert as_told_before(users, before) == users != before

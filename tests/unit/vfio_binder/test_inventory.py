@@ -16,8 +16,10 @@ from tests.builders.binder import (
     nic,
     npu,
     order,
+    report_of,
 )
 
+POD = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
 Make = Callable[..., Bench]
 
 
@@ -159,3 +161,30 @@ async def test_transition_times_move_only_when_a_status_changes(make: Make) -> N
     assert since(first.bindings, "Ready") < since(second.bindings, "Ready") == since(third.bindings, "Ready")
     assert since(first.bindings, "JournalIntact") == since(third.bindings, "JournalIntact")
     assert third.bindings == second.bindings
+
+
+async def test_a_process_that_follows_another_within_its_pod_changes_no_status(make: Make) -> None:
+    bench = make(host(npu()))
+    bench.order(order())
+    bench.kernel.open_device("/dev/rbln0", pid=100, comm="loader", pod_uid=POD)
+    first = await bench.run()
+    assert report_of(first).message == "in use by loader (pid 100 has /dev/rbln0 open)"
+    bench.kernel.close_device("/dev/rbln0", pid=100)
+    bench.kernel.open_device("/dev/rbln0", pid=200, comm="loader", pod_uid=POD)
+    second = await bench.run()
+    assert (second.inventory, second.bindings) == (first.inventory, first.bindings)
+    bench.kernel.close_device("/dev/rbln0", pid=200)
+    bench.kernel.open_device("/dev/rbln0", pid=200, comm="loader")
+    assert (await bench.run()).inventory != first.inventory
+
+
+async def test_an_unreadable_publication_is_a_user_beside_any_number_of_pods(make: Make) -> None:
+    bench = make(host(npu()))
+    for pid in range(100, 140):
+        bench.kernel.open_device("/dev/rbln0", pid=pid, comm=f"loader-{pid}", pod_uid=POD)
+    bench.kernel.host().local("/run/npufleet").mkdir(parents=True, exist_ok=True)
+    bench.kernel.host().local("/run/npufleet/published.json").write_bytes(b"{")
+    bench.order(order())
+    [device] = (await bench.run()).inventory.devices
+    assert len(device.used_by) == 16
+    assert [user.kind for user in device.used_by if user.pod_uid is None] == ["Unreadable"]
