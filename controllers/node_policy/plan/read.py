@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from controllers.node_policy.plan.drains import CORDONED_BY, DRAIN_DONE, DRAIN_REQUEST
 from controllers.node_policy.plan.orders import Orders, read_orders, shape_of_rule
+from controllers.node_policy.plan.texts import distinct, lasting
 from controllers.node_policy.plan.view import (
     DeviceReportView,
     DeviceView,
@@ -160,9 +161,9 @@ def _device(device: InventoryDevice) -> DeviceView:
         serial=device.serial,
         numa_node=device.numa_node,
         function=device.function,
-        users=tuple(_told(user) for user in users),
+        users=distinct(_told(user) for user in users),
         pods=frozenset(sys.intern(user.pod_uid) for user in users if user.pod_uid is not None) if users else _NOBODY,
-        others=tuple(_told(user) for user in users if user.pod_uid is None),
+        others=distinct(_told(user) for user in users if user.pod_uid is None),
         own_functions="".join(_told(user) for user in device.used_by if user.kind is UseKind.VIRTUAL_FUNCTIONS),
         card=_interned(device.physical_function),
         iommu_group=device.iommu_group,
@@ -171,7 +172,7 @@ def _device(device: InventoryDevice) -> DeviceView:
 
 
 def _told(user: DeviceUser) -> str:
-    return f"{user.name} ({user.detail})" if user.detail else user.name
+    return lasting(f"{user.name} ({user.detail})" if user.detail else user.name)
 
 
 def _read_report(model: type[Bindings] | type[DaemonReport], value: Any, subtree: Subtree) -> ReportView:
@@ -190,7 +191,7 @@ def _device_report(device: DeviceReport) -> DeviceReportView:
     former, parts = (device.former_driver, device.virtual_functions) if isinstance(device, BoundDevice) else (None, ())
     begun = former is not None and any(part.state not in _SETTLED for part in parts)
     return DeviceReportView(
-        device.state, sys.intern(device.reason), sys.intern(device.message), _interned(former), begun
+        device.state, sys.intern(device.reason), sys.intern(lasting(device.message)), _interned(former), begun
     )
 
 
