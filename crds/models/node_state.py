@@ -321,7 +321,7 @@ class NodeDrain(Model):
         Field(
             max_length=64,
             pattern=r"^[0-9a-f]*$",
-            description="Hash of what the devices are to become; another target does not wait for the next attempt.",
+            description="Hash of what its devices are to become; another target does not wait for the next attempt.",
         ),
     ]
     aborts: Annotated[

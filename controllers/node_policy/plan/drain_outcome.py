@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from controllers.node_policy.plan.drains import ABORTS, drain_condition
+from controllers.node_policy.plan.drains import ABORTS, drain_condition, for_target
 from controllers.node_policy.plan.evaluate import Evaluation
 from controllers.node_policy.plan.moments import happened, later, one_more
 from controllers.node_policy.plan.orders import RolloutLimits, address_key
@@ -64,7 +64,7 @@ def in_vain(
     evaluation: Evaluation, drain: NodeDrain, reason: NodeReason, why: str, unseen: tuple[str, ...] = ()
 ) -> DrainSaid:
     """What the objects remember of a drain after which the change was not made: the next one waits longer."""
-    purpose = evaluation.target.purpose()
+    purpose = evaluation.target.purpose(drain.devices)
     aborts = one_more((drain.aborts or 0) if drain.target == purpose else 0)
     seconds = retry_seconds(evaluation.state.orders.limits, aborts)
     retry = f"tried again after {seconds} s, after nodes where none was given up"
@@ -78,7 +78,7 @@ def failures_of(evaluation: Evaluation, drain: NodeDrain) -> list[str]:
 
     One whose users may not be moved away any more is another thing: nobody wants its drain.
     """
-    if drain.target != evaluation.target.purpose():
+    if not for_target(drain, evaluation.target):
         return []
     limits = {limit.policy: limit for limit in evaluation.target.limits}
     found = []
@@ -98,7 +98,7 @@ def reached(evaluation: Evaluation, drain: NodeDrain) -> bool:
     concerned = _concerned(evaluation, drain)
     if any(address in evaluation.undone or address in evaluation.changes.deferred for address in concerned):
         return False
-    if drain.target == evaluation.target.purpose():
+    if for_target(drain, evaluation.target):
         return True
     orders = evaluation.state.orders.by_address()
     return bool(concerned) and all(

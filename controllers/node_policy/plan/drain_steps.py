@@ -15,6 +15,7 @@ from controllers.node_policy.plan.drains import (
     DrainTime,
     NodeMarks,
     drain_condition,
+    for_target,
 )
 from controllers.node_policy.plan.evaluate import Evaluation
 from controllers.node_policy.plan.events import About, PlanEvent
@@ -80,9 +81,17 @@ def _begin(
     marks: NodeMarks | None,
     now: datetime,
 ) -> DrainStep:
-    purpose = evaluation.target.purpose()
-    aborts = former.aborts if former is not None and former.target == purpose else None
-    drain = NodeDrain(policy=_laid_to(evaluation), target=purpose, aborts=aborts, devices=by_address(evaluation.waits))
+    devices, aborts = set(evaluation.waits), None
+    if former is not None and for_target(former, evaluation.target):
+        # Those for which it was in vain stay with it until they have changed: that must not be forgotten over others.
+        devices |= evaluation.undone.keys() & former.devices
+        aborts = former.aborts
+    drain = NodeDrain(
+        policy=_laid_to(evaluation),
+        target=evaluation.target.purpose(devices),
+        aborts=aborts,
+        devices=by_address(devices),
+    )
     reason, message = _stands(evaluation, revision, facts, external)
     said = DrainSaid(True, reason, message, drain)
     text = f"drain of node {evaluation.node.name} started: {message}"
@@ -111,7 +120,8 @@ def _go_on(
     waits = evaluation.waits
     devices = by_address({*drain.devices, *waits})
     if devices != drain.devices:
-        drain = drain.model_copy(update={"devices": devices})
+        target = evaluation.target.purpose(devices) if for_target(drain, evaluation.target) else drain.target
+        drain = drain.model_copy(update={"devices": devices, "target": target})
     unknown = bool(evaluation.problem) or evaluation.worst.progress in _UNKNOWN
     if _uncordoned(evaluation) and waits:
         by_hand = "somebody made the node schedulable again"
@@ -204,9 +214,8 @@ def _afterwards(evaluation: Evaluation, drain: NodeDrain | None, said: Condition
     if said is None:
         return None
     changes = evaluation.changes
-    open_still = bool(changes.deferred or changes.disrupted or evaluation.moving)
-    open_still = open_still or (drain is not None and not evaluation.undone.keys().isdisjoint(drain.devices))
-    if drain is not None and not (drain.target == evaluation.target.purpose() and open_still):
+    open_still = {*changes.deferred, *changes.disrupted, *evaluation.undone}
+    if drain is not None and (open_still.isdisjoint(drain.devices) or not for_target(drain, evaluation.target)):
         drain = None
     return DrainSaid(False, said.reason, said.message, drain)
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from controllers.node_policy.plan.orders import Orders
 from controllers.node_policy.plan.view import NodeConditionType, NodeReason, NodeView
 from crds.models.conditions import Condition, find_condition
-from crds.models.node_state import NodeRollout
+from crds.models.node_state import NodeDrain, NodeRollout
 
 CORDONED_BY: Final = "npufleet.io/cordoned-by"
 DRAIN_REQUEST: Final = "npufleet.io/drain-request"
@@ -18,6 +19,11 @@ ABORTS: Final = frozenset({NodeReason.DRAIN_TIMED_OUT, NodeReason.UNCORDONED, No
 def drain_condition(rollout: NodeRollout | None) -> Condition | None:
     """What `status.rollout` says of the drain of its node; its transition time is the start or the end of it."""
     return find_condition(rollout.conditions, NodeConditionType.DRAINING) if rollout is not None else None
+
+
+def for_target(drain: NodeDrain, target: Orders) -> bool:
+    """Whether the drain is for what its devices are to become now; what becomes of others is nothing to it."""
+    return drain.target == target.purpose(drain.devices)
 
 
 @dataclass(frozen=True, slots=True)

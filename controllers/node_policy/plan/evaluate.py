@@ -9,7 +9,7 @@ from typing import Final
 
 from controllers.node_policy.plan.changes import Changes, GivenUp, Standing, changes_between
 from controllers.node_policy.plan.compile import Compiled, compile_node
-from controllers.node_policy.plan.drains import ABORTS, drain_condition
+from controllers.node_policy.plan.drains import ABORTS, drain_condition, for_target
 from controllers.node_policy.plan.orders import Order, Orders, address_key
 from controllers.node_policy.plan.progress import Progress, Verdict, verdict_on
 from controllers.node_policy.plan.users import Usage
@@ -226,7 +226,7 @@ def _given_up(state: StateView, target: Orders) -> GivenUp | None:
     drain, said = state.rollout.drain if state.rollout is not None else None, drain_condition(state.rollout)
     if drain is None or said is None or said.status is Status.TRUE or said.reason not in ABORTS:
         return None
-    if drain.target != target.purpose():
+    if not for_target(drain, target):
         return None
     return GivenUp(BlockerReason(said.reason), said.message, frozenset(drain.unseen))
 

@@ -7,7 +7,7 @@ mode are one canonical JSON text, with every effective value spelled out. Equal 
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -120,11 +120,12 @@ class Orders:
         """Hash of the orders: 12 hex digits, equal for equal orders, whatever the commit that they came from."""
         return hashlib.sha256(_canonical(self._content()).encode()).hexdigest()[:REVISION_DIGITS]
 
-    def purpose(self) -> str:
-        """Hash of what the devices become: 12 hex digits, whoever decides it and however fast it goes."""
+    def purpose(self, addresses: Collection[str] = ()) -> str:
+        """Hash of what these devices become, or all: 12 hex digits, whoever decides it and however fast it goes."""
         meant = [
             [order.address, order.intent, order.shape.mode, order.shape.driver_name, order.shape.block]
             for order in self.devices
+            if not addresses or order.address in addresses
         ]
         return hashlib.sha256(_canonical(meant).encode()).hexdigest()[:REVISION_DIGITS]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from controllers.node_policy.plan.admission import Admissions, Budget, Candidate, admit, budget_for
 from controllers.node_policy.plan.drain_outcome import back_off_ends
 from controllers.node_policy.plan.drain_steps import NO_STEP, DrainStep, drain_step
-from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks, without_marks
+from controllers.node_policy.plan.drains import DrainOrder, DrainTime, NodeMarks, for_target, without_marks
 from controllers.node_policy.plan.evaluate import Evaluation, Share
 from controllers.node_policy.plan.events import PlanEvent, hold_events, policy_events
 from controllers.node_policy.plan.faults import Faults
@@ -278,7 +278,7 @@ def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: 
 def _aborts(evaluation: Evaluation) -> int:
     """How often in a row a drain was given up that was for what is wanted now."""
     drain = evaluation.state.rollout.drain if evaluation.state.rollout is not None else None
-    if drain is None or drain.aborts is None or drain.target != evaluation.target.purpose():
+    if drain is None or drain.aborts is None or not for_target(drain, evaluation.target):
         return 0
     return drain.aborts
 

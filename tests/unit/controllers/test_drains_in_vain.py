@@ -11,7 +11,7 @@ from controllers.node_policy.plan import Plan
 from controllers.node_policy.plan.drain_outcome import retry_seconds
 from controllers.node_policy.plan.events import About
 from controllers.node_policy.plan.orders import RolloutLimits
-from tests.builders.objects import node_policy
+from tests.builders.objects import device_rule, node_policy
 from tests.builders.paper_binder import Card, address
 from tests.builders.paper_drains import DrainedFleet
 from tests.builders.paper_fleet import Object
@@ -136,6 +136,45 @@ def test_another_target_waits_for_nothing() -> None:
     fleet.add_policy(node_policy("p", mode="HardVNPU", products=("RBLN-CA25",), rollout=EVICTS))
     turn(fleet)
     assert fleet.intents() == {A: "Apply"}
+
+
+def test_what_becomes_of_other_devices_is_nothing_to_a_drain_in_vain() -> None:
+    """Somebody edits the policy of another card every ten minutes."""
+    fleet = fleet_of(2)
+    fleet.cards["node-0"][B] = Card(device="1251")
+    fleet.report("node-0")
+    other = {"vendors": ["1eff"], "devices": ["1251"]}
+    count = 0
+    for minute in range(60):
+        if minute % 10 == 0:
+            mode = "Passthrough" if minute % 20 else "Container"
+            fleet.add_policy(
+                node_policy("q", rules=[device_rule(mode=mode, match=other)], rollout=EVICTS, priority=500)
+            )
+        for _ in range(12):
+            fleet.pass_time(5)
+            turn(fleet)
+        if not fleet.cards["node-0"][A].pods:
+            count += 1
+            fleet.cards["node-0"][A].pods = [f"pod-{count}"]
+    assert len(fleet.evicted) <= 6
+    assert rollout(fleet)["drain"]["aborts"] >= 4
+    assert rollout(fleet)["drain"]["devices"] == [A]
+
+
+def test_drain_of_another_device_does_not_forget_the_one_in_vain() -> None:
+    fleet = fleet_of(2)
+    turns(fleet)
+    assert rollout(fleet)["drain"]["aborts"] == 1
+    other = {"vendors": ["1eff"], "devices": ["1250"], "addresses": [B]}
+    fleet.cards["node-0"][B].pods = ["pod-b"]
+    fleet.report("node-0")
+    fleet.add_policy(node_policy("q", rules=[device_rule(mode="Container", match=other)], rollout=EVICTS, priority=500))
+    fleet.pass_time(121)
+    turns(fleet)
+    assert "pod-b" in fleet.evicted
+    assert rollout(fleet)["drain"]["aborts"] == 2
+    assert set(rollout(fleet)["drain"]["devices"]) >= {A}
 
 
 def test_process_of_the_host_that_turns_up_in_a_drain_makes_it_vain() -> None:
