@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
-from crds.models.node_state import DeviceUser
+from crds.models.node_state import DeviceUser, UseKind
 from node_host.boot import read_boot_id
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.evidence.device_nodes import DeviceNodes, read_device_nodes
@@ -61,8 +61,9 @@ class Observer:
         self._of_interest = of_interest
         self._node_patterns = node_patterns
         self._taken: dict[str, str] = {}
-        # Users in the words of the last look at each device.
+        # Users in the words of the last look at each device, and what else they were judged by.
         self._told: dict[str, tuple[DeviceUser, ...]] = {}
+        self._judged: dict[str, tuple[PCIDevice, DeviceNodes]] = {}
 
     async def view(self, named: Collection[str] = ()) -> HostView:
         """The whole host; ``named`` devices are looked at closely whatever they are.
@@ -150,7 +151,7 @@ class Observer:
     ) -> dict[str, tuple[DeviceUser, ...]]:
         if not addresses:
             return {}
-        handles = await self._safe("open handles", read_open_handles, lambda why: OpenHandles(unreadable=why))
+        handles = await self._open_handles()
         reads = {
             _NODES_OF + address: partial(
                 read_device_nodes, self._host, devices[address], self._node_patterns(devices[address])
@@ -167,7 +168,30 @@ class Observer:
         for address in sorted(addresses):
             users = users_of(devices[address], nodes[address], handles, taken_paths=self._taken)
             found[address] = self._told[address] = as_told_before(users, self._told.get(address, ()))
+            self._judged[address] = devices[address], nodes[address]
         return found
+
+    async def is_let_go(self, addresses: Collection[str]) -> bool:
+        """Whether a device has lost its last user since the last look, or the last that is of no pod.
+
+        Only open handles are looked at again. Whoever has come meanwhile does not count.
+        """
+        handles = await self._open_handles()
+        for address in sorted(addresses & self._judged.keys()):
+            device, nodes = self._judged[address]
+            before = _who(self._told[address])
+            if not _who(users_of(device, nodes, handles, taken_paths=self._taken)) >= before:
+                return True
+        return False
+
+    async def _open_handles(self) -> OpenHandles:
+        return await self._safe("open handles", read_open_handles, lambda why: OpenHandles(unreadable=why))
+
+
+def _who(users: Iterable[DeviceUser]) -> frozenset[str]:
+    """Whether there are any, and whether one is of no pod. Virtual functions are counted, not used, by the card."""
+    kinds = (user for user in users if user.kind is not UseKind.VIRTUAL_FUNCTIONS)
+    return frozenset(word for user in kinds for word in (("some",) if user.pod_uid else ("some", "of no pod")))
 
 
 def _read_drivers(host: Host) -> frozenset[str]:

@@ -132,6 +132,12 @@ class HostView:
         }
         return (*own, *sorted(mates - set(own)))
 
+    def around(self, address: str) -> frozenset[str]:
+        """What is looked at when the device is to be changed: its group, its virtual functions, and their groups."""
+        device = self.devices.get(address)
+        own = (address, *(device.virtual_functions if device else ()))
+        return frozenset(member for one in own for member in self.members(one))
+
     def not_handed_over(self, address: str, entries: Callable[[str], Collection[str]]) -> Obstacle | None:
         """Why the device may not be changed for being offered to pods, it or what goes along; None when it may.
 

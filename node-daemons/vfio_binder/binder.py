@@ -127,6 +127,7 @@ class Binder:
         self._drift = DriftGuard()
         self._generation: int | None = None
         self._wishes: dict[str, str] = {}
+        self._used: frozenset[str] = frozenset()
         self._boot_id: str | None = None
         self._observer = Observer(
             host, self._calls, of_interest=is_accelerator(catalogue), node_patterns=node_patterns(catalogue)
@@ -224,7 +225,18 @@ class Binder:
         self._drift.bound((act.address for act in acts), now)
         return outcomes
 
+    def watches_users(self) -> bool:
+        """Whether somebody had a device that orders speak of, or one that goes along, when the last pass ended."""
+        return bool(self._used)
+
+    async def is_let_go(self) -> bool:
+        """Whether such a device has been let go since: then a pass has something to tell, and maybe to do."""
+        return await self._observer.is_let_go(self._used)
+
     def _remember(self, orders: Orders, look: _Look) -> None:
+        named = self._named(orders, look.journal)
+        along = {one for address in named & look.view.devices.keys() for one in look.view.around(address)}
+        self._used = frozenset(one for one in named | along if look.view.users.get(one))
         reports = tuple(look.plan.every_report)
         unsettled = {report.address for report in reports if report.state not in _SETTLED}
         self._attempts.keep(unsettled | {note.address for note in look.plan.notes})

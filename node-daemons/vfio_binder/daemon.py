@@ -6,7 +6,7 @@ Every pass starts from the live host. What happened in between only decides when
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from crds.models.node_state import Bindings, Inventory, NodeStateStatus
 from node_host.boot import BootUnknownError
@@ -26,6 +26,10 @@ SETTLE_SECONDS: Final = 0.2
 _SHARE_OF_TIME: Final = 5  # a storm of events keeps the daemon busy for at most one part in five
 FINISH_SECONDS: Final = 8.0
 _RETRY_SECONDS: Final = 5.0
+# While somebody has a device that orders speak of it is looked this often whether it has been let go: a change that its
+# users keep back goes on by what the inventory says. Only open handles are looked at: 25 ms of processor time with 300
+# processes of 4 descriptors each, 120 ms where they have 34, which is 1.2 percent of a core.
+USERS_SECONDS: Final = 10.0
 _WAITING_SECONDS: Final = 5.0  # nobody tells when a user lets a device go
 _CONFIRM_EVERY: Final = 300.0  # seconds after which the Node is asked for its UID again
 
@@ -88,12 +92,25 @@ class Daemon:
                 wait = await making
                 settle = max(SETTLE_SECONDS, (self._clock() - began) * (_SHARE_OF_TIME - 1))
                 woken = asyncio.ensure_future(self._wake.wait())
-                await asyncio.wait({stopping, woken}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                await self._wait(wait, stopping, woken)
                 woken.cancel()
                 # A change seldom comes alone: a bind is half a dozen events.
                 await asyncio.wait({stopping}, timeout=min(settle, self._resync))
         finally:
             stopping.cancel()
+
+    async def _wait(self, seconds: float, *ends: asyncio.Future[Any]) -> None:
+        """Until something may have changed, or the time is up, or one of ``ends`` is done."""
+        while seconds > 0:
+            pause = min(seconds, USERS_SECONDS) if self._binder.watches_users() else seconds
+            ended, _ = await asyncio.wait(ends, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            seconds -= pause
+            if ended or seconds <= 0:
+                return
+            looking = asyncio.ensure_future(self._binder.is_let_go())
+            await asyncio.wait({*ends, looking}, return_when=asyncio.FIRST_COMPLETED)
+            if not looking.cancel() and (looking.exception() is not None or looking.result()):
+                return
 
     async def _pass(self) -> float:
         """One pass; how many seconds to wait for the next at the most."""

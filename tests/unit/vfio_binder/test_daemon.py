@@ -28,6 +28,7 @@ from simulated_node.server import SimulatedKernelServer
 from tests.builders.binder import NODE_UID, NPU, TWIN, condition_of, host, npu, order, spec
 from tests.builders.fake_api import FakeApi
 from tests.builders.waiting import until
+from vfio_binder import daemon as daemon_module
 from vfio_binder import service
 
 NODE = "bench"
@@ -322,3 +323,24 @@ async def test_a_token_is_acted_on_when_it_comes_and_so_is_a_device_that_its_use
             await until(lambda: cluster.says(NPU, "Ready", "Bound"))
             kernel.close_device("/dev/rbln1", pid=77)
             await until(lambda: cluster.says(TWIN, "Ready", "Bound"))
+
+
+async def test_a_device_that_is_let_go_shows_long_before_the_next_resync(
+    kernel: SimulatedKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon_module, "USERS_SECONDS", 0.05)
+    await asyncio.to_thread(kernel.open_device, "/dev/rbln0", pid=77, comm="train", pod_uid=NODE_UID)
+    async with FakeApi() as server:
+        cluster = Cluster(server)
+        cluster.create(order(intent="Hold"))
+        async with daemon(kernel, server, resync=600):
+            await until(lambda: cluster.says(NPU, "Pending", "Held") and _users(cluster, NPU) == ["train"])
+            await asyncio.to_thread(kernel.close_device, "/dev/rbln0", pid=77)
+            await until(lambda: _users(cluster, NPU) == [])
+            assert cluster.says(NPU, "Pending", "Held")
+
+
+def _users(cluster: Cluster, address: str) -> list[str]:
+    inventory = cluster.status.inventory
+    assert inventory is not None
+    return [user.name for device in inventory.devices if device.address == address for user in device.used_by]

@@ -15,6 +15,7 @@ from simulated_node.kernel import SimulatedKernel
 from tests.builders.binder import NPU, TWIN, Bench, condition_of, host, nic, npu, order, report_of, verdict
 from tests.builders.waiting import until
 
+POD = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
 Make = Callable[..., Bench]
 
 
@@ -386,3 +387,41 @@ async def test_a_read_that_hangs_is_one_device_s_condition_until_it_answers(make
     answer.set()
     await until(lambda: not bench.binder._calls._hung)
     assert verdict(await bench.run()) == ("Ready", "Bound")
+
+
+async def test_only_the_last_user_who_goes_or_the_last_of_no_pod_is_a_reason_to_look_at_everything_again(
+    make: Make,
+) -> None:
+    bench = make(host(npu(), npu(TWIN, 21)))
+    bench.order(order(intent="Hold"))
+    await bench.run()
+    assert not bench.binder.watches_users()
+    for node in ("/dev/rbln0", "/dev/rbln1"):
+        bench.kernel.open_device(node, pid=77, comm="train", pod_uid=POD)
+    bench.kernel.open_device("/dev/rbln0", pid=78, comm="rbln-smi")
+    await bench.run()
+    assert bench.binder.watches_users()
+    assert not await bench.binder.is_let_go()
+    # No order speaks of this one, and one more user changes nothing.
+    bench.kernel.close_device("/dev/rbln1")
+    bench.kernel.open_device("/dev/rbln0", pid=79, comm="eval", pod_uid=POD)
+    bench.kernel.close_device("/dev/rbln0", pid=77)
+    assert not await bench.binder.is_let_go()
+    bench.kernel.close_device("/dev/rbln0", pid=78)
+    assert await bench.binder.is_let_go()
+    await bench.run()
+    assert not await bench.binder.is_let_go()
+    bench.kernel.close_device("/dev/rbln0", pid=79)
+    assert await bench.binder.is_let_go()
+    await bench.run()
+    assert not bench.binder.watches_users()
+
+
+async def test_a_device_that_goes_along_is_watched_with_the_one_that_is_ordered(make: Make) -> None:
+    bench = make(host(npu(), npu(TWIN, 20)))
+    bench.order(order(companions="Bind"))
+    bench.kernel.open_device("/dev/rbln1", pid=77, comm="train")
+    assert verdict(await bench.run()) == ("Blocked", "CompanionInUse")
+    assert bench.binder.watches_users()
+    bench.kernel.close_device("/dev/rbln1")
+    assert await bench.binder.is_let_go()
