@@ -25,6 +25,7 @@ from controllers.node_policy.metrics import Figures, SharedQueueMetrics
 from controllers.node_policy.plan import Cache, Plan, PolicyView, plan
 from controllers.node_policy.plan.removal_hold import SETTINGS_NAME
 from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS
+from controllers.node_policy.retreats import Retreats
 from controllers.node_policy.settle import SettledNodes, SettledPolicies, changes_orders, selector_keys
 from controllers.node_policy.world import Stores
 from controllers.node_policy.writer import Writer
@@ -151,6 +152,7 @@ class NodePolicyController:
         )
         self._leases = LeaseReader(api, stores.daemons, self._plan_soon, now=now)
         self._cache = Cache()
+        self._retreats = Retreats()
         self._confirmed: tuple[str, frozenset[str]] = ("", frozenset())
         self._rest_until = 0.0
         self._fault: str | None = None
@@ -282,15 +284,17 @@ class NodePolicyController:
             confirmed=self._confirmed,
             grace_seconds=self.options.node_grace_seconds,
         )
+        now = self._now()
         world = replace(
             world,
             drains=dict(self._rounds.facts),
             external_drainer=self.options.drainer is Drainer.EXTERNAL,
+            resting=self._retreats.resting(now),
             states_known=self._state_feed.healthy() and self._state_feed.state == WATCHING,
         )
-        now = self._now()
         # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.
         made = await asyncio.to_thread(plan, world, now, self._cache)
+        self._retreats.note(made.retreats, now)
         self._confirmed = (world.confirmation, made.holds.confirmed)
         self._figures.show_blocked(made.blocked)
         self._figures.show_held({hold.id: len(hold.held) for hold in made.holds.active})
@@ -304,7 +308,7 @@ class NodePolicyController:
         if (due := self._rounds.post(made.drains, made.marks)) is not None:
             self._drain_rounds.add_after("all", due)
         self._figures.show_nodes(_nodes_by_state(made, world.policies))
-        waits = [seconds for seconds in (wait, self._labels.wait()) if seconds is not None]
+        waits = [seconds for seconds in (wait, self._labels.wait(), self._retreats.wait(now)) if seconds is not None]
         if made.next_check is not None:
             waits.append(max(0.1, (made.next_check - now).total_seconds()))
         return min(waits, default=None)

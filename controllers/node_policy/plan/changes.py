@@ -17,6 +17,7 @@ from controllers.node_policy.plan.view import BlockerReason
 from crds.models.node_state import Intent
 from crds.models.rollout import Drain
 
+_RESTS: Final = "it was taken into use as soon as it was ordered to change: it is ordered again later"
 _HOST: Final = "no eviction moves a process of the host: it goes on when that ends"
 
 
@@ -44,7 +45,7 @@ class Standing:
 
     `done`: the order in force is carried out. `open`: it is not, as the host says itself. `away`: it counts against the
     limits of its policy. `untouched`: the device is as npufleet found it. `waits`: the order in force waits for these
-    users.
+    users. `resting`: such an order was taken back a short time ago.
     """
 
     usage: Usage
@@ -54,6 +55,7 @@ class Standing:
     untouched: frozenset[str]
     waits: Mapping[str, Users]
     given_up: GivenUp | None = None
+    resting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Changes:
 
     `steady` is as far as one can go without disrupting anything; `goal` as far as one can go at present. `charged` are
     the policies that decide or decided a device whose change disrupts: each must have room in its limits.
-    `deferred`: changes that neither of the two contains, by address.
+    `deferred`: changes that neither of the two contains, by address. `retreats`: orders in force that `steady` takes
+    back, since the devices are in use.
     """
 
     steady: Orders
@@ -70,6 +73,7 @@ class Changes:
     charged: frozenset[str] = frozenset()
     disrupted: tuple[str, ...] = ()
     deferred: Mapping[str, Deferral] = field(default_factory=dict)
+    retreats: frozenset[str] = frozenset()
 
 
 def changes_between(present: Orders, target: Orders, standing: Standing) -> Changes:
@@ -81,6 +85,7 @@ def changes_between(present: Orders, target: Orders, standing: Standing) -> Chan
     charged: set[str] = set()
     disrupted: list[str] = []
     deferred: dict[str, Deferral] = {}
+    retreats: set[str] = set()
     for address in sorted(before.keys() | after.keys(), key=address_key):
         old, new = before.get(address), after.get(address)
         done = address in standing.done
@@ -88,9 +93,12 @@ def changes_between(present: Orders, target: Orders, standing: Standing) -> Chan
         if new is not None and (disruptive or address in standing.waits):
             why = _deferral(new, limits.get(new.policy, RolloutLimits(new.policy)), disruptive, standing)
             if why is not None:
+                kept = _kept(old, new, standing.open)
                 deferred[address] = why
-                _put(steady, _kept(old, new, standing.open))
-                _put(goal, _kept(old, new, standing.open))
+                _put(steady, kept)
+                _put(goal, kept)
+                if address in standing.waits and why.reason is BlockerReason.IN_USE and _takes_back(old, kept):
+                    retreats.add(address)
                 continue
         _put(goal, new)
         if not disruptive:
@@ -109,6 +117,7 @@ def changes_between(present: Orders, target: Orders, standing: Standing) -> Chan
         frozenset(charged),
         tuple(disrupted),
         deferred,
+        frozenset(retreats),
     )
 
 
@@ -147,6 +156,8 @@ def _deferral(new: Order, limits: RolloutLimits, disruptive: bool, standing: Sta
         users = standing.waits[address]
     given_up = standing.given_up
     if not users:
+        if disruptive and address in standing.resting:
+            return Deferral(new.policy, BlockerReason.IN_USE, _RESTS)
         waited = given_up is not None and (not disruptive or address in given_up.unseen)
         return Deferral(new.policy, given_up.reason, given_up.message) if given_up is not None and waited else None
     text = users.describe()
@@ -170,6 +181,10 @@ def _kept(old: Order | None, new: Order, open_: frozenset[str]) -> Order | None:
     if old is not None and old.address not in open_ and old.intent is not Intent.RELEASE:
         return old
     return None if new.policy == ORPHANS else new.held()
+
+
+def _takes_back(old: Order | None, kept: Order | None) -> bool:
+    return old is not None and old.intent is not Intent.HOLD and kept is not None and kept.intent is Intent.HOLD
 
 
 def _until_there_is_room(old: Order | None, new: Order | None, open_: frozenset[str]) -> Order | None:

@@ -126,13 +126,15 @@ def evaluate(
     *,
     settling: bool,
     backing_off: bool = False,
+    resting: frozenset[str] = frozenset(),
     confirmed: frozenset[str] = frozenset(),
     released: frozenset[str] = frozenset(),
     problem: str = "",
 ) -> Evaluation:
     """Judge one node; `policies` by precedence, all of them. The rest is as `compile_node` takes it.
 
-    `backing_off`: a drain of the node was given up less than the time ago after which it is tried again.
+    `backing_off`: a drain of the node was given up less than the time ago after which it is tried again. `resting`:
+    devices that were taken into use a short time ago, just as they were ordered to change.
     """
     compiled = compile_node(
         node,
@@ -158,6 +160,7 @@ def evaluate(
         _untouched(state, bindings, reports),
         {address: wait.users for address, wait in waits.items()},
         _given_up(state, compiled.target) if backing_off else None,
+        resting,
     )
     changes = changes_between(state.orders, compiled.target, standing)
     waits = {address: wait for address, wait in waits.items() if address not in changes.deferred}

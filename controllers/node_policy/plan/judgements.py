@@ -34,6 +34,7 @@ class _About(NamedTuple):
     silent: frozenset[str]
     settling: bool
     backing_off: bool
+    resting: frozenset[str]
     problem: str
 
 
@@ -133,7 +134,8 @@ class _Judge:
     def _about(self, name: str) -> _About:
         problem = _UNSETTLED if name in self.world.unsettled else ""
         silent = self.world.silent.get(name, _NOBODY)
-        return _About(silent, name in self.settling, name in self.backing_off, problem)
+        resting = self.world.resting.get(name, _NOBODY)
+        return _About(silent, name in self.settling, name in self.backing_off, resting, problem)
 
     def _evaluate(
         self, node: NodeView, state: StateView, about: _About, confirmed: frozenset[str], released: frozenset[str]
@@ -148,6 +150,7 @@ class _Judge:
                     about.silent,
                     settling=about.settling,
                     backing_off=about.backing_off,
+                    resting=about.resting,
                     confirmed=confirmed,
                     released=released,
                     problem=about.problem,

@@ -88,6 +88,8 @@ class Plan:
     """Nodes under drain whose `status.rollout` says so already: what the drainer does there."""
     marks: Mapping[str, NodeMarks] = field(default_factory=dict)
     """By Node: its marks and its cordon as they should be, where they differ."""
+    retreats: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By node: devices whose orders are taken back by `specs`, since they were in use before they could change."""
     drain_seconds: tuple[DrainTime, ...] = ()
     """Drains that end with the rollouts of this plan; to be counted once the one of the node is written."""
 
@@ -182,6 +184,11 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
         blocked=blocked,
         drains={name: step.order for name, step in steps.items() if step.order is not None},
         marks=marks,
+        retreats={
+            evaluation.node.name: evaluation.changes.retreats
+            for evaluation in evaluations
+            if evaluation.changes.retreats and specs[evaluation.node.name] is not None
+        },
         drain_seconds=tuple(step.seconds for step in told if step.seconds is not None),
     )
 

@@ -189,6 +189,8 @@ class World:
     grace_seconds: int = DEFAULT_GRACE_SECONDS
     drains: Mapping[str, DrainFacts] = field(default_factory=lambda: NO_FACTS)
     """By node under drain: what the drainer saw there last. None of a node: it has not looked yet."""
+    resting: Mapping[str, frozenset[str]] = field(default_factory=lambda: EMPTY)
+    """By node: devices that were taken into use just as they were ordered to change, and are not ordered again yet."""
     unsettled: frozenset[str] = frozenset()
     """Nodes whose labels were never seen to stand still: they keep their orders."""
     external_drainer: bool = False
