@@ -314,7 +314,11 @@ _DEVICES: Final = ReasonTable(
         ),
         ("DeviceUnreadable", DeviceState.BLOCKED, "The host does not tell enough of it."),
         ("Bridge", DeviceState.BLOCKED, "It is a bridge; bridges stay with the host."),
-        ("GroupLocked", DeviceState.BLOCKED, "Something else is changing its IOMMU group; the message says what."),
+        (
+            "GroupLocked",
+            DeviceState.BLOCKED,
+            "Something else is changing its IOMMU group; the message says what (Failed: a change of it was cut short).",
+        ),
         ("JournalUnreadable", DeviceState.BLOCKED, "Nothing is changed while it cannot be remembered."),
         (
             "NoSRIOV",

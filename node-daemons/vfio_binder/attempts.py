@@ -13,6 +13,10 @@ from node_host.reasons import Reason
 
 BASE_SECONDS: Final = 5.0
 CAP_SECONDS: Final = 300.0
+# A failure of a device that is used again is told for so long: only another attempt shows whether it has passed, and
+# its users pay for that. So it is told longer each time.
+FIRST_TOLD_SECONDS: Final = 300.0
+LONGEST_TOLD_SECONDS: Final = 3600.0
 # These pass by themselves as a rule, and soon.
 _SHORT_CAP_SECONDS: Final = 15.0
 _SHORT: Final = frozenset({Reason.GROUP_LOCKED, Reason.CHANGED, Reason.PUBLISHED})
@@ -40,6 +44,7 @@ class _Attempt:
     outcome: Outcome
     count: int
     due: float
+    told_until: float
 
 
 class Attempts:
@@ -63,11 +68,16 @@ class Attempts:
                 count = before.count + 1 if before else 1
                 cap = min(self._cap, _SHORT_CAP_SECONDS) if outcome.reason in _SHORT else self._cap
                 wait = min(cap, self._base * 2.0 ** min(count - 1, 20)) * (0.5 + 0.5 * self._jitter())
-                self._attempts[outcome.address] = _Attempt(outcome, count, now + wait)
+                told = min(LONGEST_TOLD_SECONDS, FIRST_TOLD_SECONDS * 2.0 ** min(count - 1, 20))
+                self._attempts[outcome.address] = _Attempt(outcome, count, now + wait, now + told)
 
     def in_force(self, now: float) -> dict[str, Outcome]:
         """Devices that still wait, with the outcome that they wait for."""
         return {address: attempt.outcome for address, attempt in self._attempts.items() if attempt.due > now}
+
+    def told_while_used(self, now: float) -> dict[str, Outcome]:
+        """Failures that are told of a device that is used again."""
+        return {address: attempt.outcome for address, attempt in self._attempts.items() if attempt.told_until > now}
 
     def last(self) -> dict[str, Outcome]:
         """The last failure of each device that has not succeeded since."""
@@ -84,10 +94,8 @@ class Attempts:
         self._attempts = {address: attempt for address, attempt in self._attempts.items() if address in kept}
 
     def try_again(self) -> None:
-        """Everything may be tried at once, as if for the first time; what became of it before is still known."""
-        self._attempts = {
-            address: replace(attempt, count=0, due=float("-inf")) for address, attempt in self._attempts.items()
-        }
+        """Everything may be tried at once; what became of it before is still known."""
+        self._attempts = {address: replace(one, due=float("-inf")) for address, one in self._attempts.items()}
 
     def clear(self) -> None:
         """Another boot: nothing has been tried yet."""

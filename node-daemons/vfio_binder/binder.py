@@ -208,7 +208,7 @@ class Binder:
             node_uid=orders.node_uid,
             unreadable=orders.unreadable,
             attempts=_told(self._attempts.in_force(now), view, journal),
-            failures=_told(self._attempts.last(), view, journal),
+            failures=_told(self._attempts.told_while_used(now), view, journal),
             drifting=self._drift.drifting(view, now),
             stuck=self._writer.stuck,
         )

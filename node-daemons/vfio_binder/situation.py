@@ -66,8 +66,8 @@ class Block(NamedTuple):
 class Situation:
     """Everything that a plan is made from.
 
-    ``attempts`` are outcomes that are not to be tried again yet, ``failures`` the last ones of devices that have not
-    succeeded since, whether it may be tried again or not. ``drifting`` are devices that somebody else moves again
+    ``attempts`` are outcomes that are not to be tried again yet, ``failures`` those that are told
+    of a device which is used again. ``drifting`` are devices that somebody else moves again
     and again (with a message), ``stuck`` locks that a write without an end holds (with a message). ``implied`` are
     virtual functions whose entry comes from their card's order.
     """
@@ -252,7 +252,7 @@ class Situation:
         failure = self.failures.get(address)
         if failure is None or failure.reason not in _TOLD_WHILE_USED:
             return None
-        text = f"{failure.message}; it is in use again, and tried again when it is free or ordered anew"
+        text = f"{failure.message}; it is in use again: tried when it is free or ordered anew, or later"
         return Block(failure.state, failure.reason, text)
 
     def bind_block(self, address: str) -> Block | None:
