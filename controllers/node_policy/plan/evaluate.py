@@ -205,18 +205,20 @@ def _surely_away(verdict: Verdict) -> bool:
 def _untouched(
     state: StateView, bindings: ReportView | None, reports: Mapping[str, DeviceReportView]
 ) -> frozenset[str]:
-    """Devices that are ordered, as npufleet found them, and published by nobody: there is nothing to give back.
+    """Devices that are ordered, as npufleet found them, and in no other daemon's hands: there is nothing to give back.
 
-    One that is on its way may be touched at any moment; one that is Blocked, held or adopted is not.
+    One that is on its way may be touched at any moment; one that is Blocked, held or adopted is not. A daemon that
+    makes something of a device on its own driver (publishes it, cuts it up) lists it in its report.
     """
     if bindings is None or bindings.generation != state.generation or not reports:
         return _NONE
-    publication = state.reports.get(Subtree.PUBLICATION)
-    published = publication.devices if publication is not None else {}
+    others = [report for subtree, report in state.reports.items() if subtree is not Subtree.BINDINGS]
+    if any(report.error for report in others):
+        return _NONE
     found = []
     for order in state.orders.devices:
         said = reports.get(order.address)
-        if said is None or said.former_driver is not None or order.address in published:
+        if said is None or said.former_driver is not None or any(order.address in report.devices for report in others):
             continue
         resting = said.state in (DeviceState.BLOCKED, DeviceState.READY)
         if resting or (said.state is DeviceState.PENDING and order.intent is Intent.HOLD):

@@ -9,7 +9,7 @@ import pytest
 from controllers.node_policy.plan import Plan
 from controllers.node_policy.plan.events import About
 from controllers.node_policy.plan.view import DrainFacts
-from tests.builders.objects import device_rule, node_policy
+from tests.builders.objects import device_report, device_rule, node_policy, report
 from tests.builders.paper_binder import Card, address
 from tests.builders.paper_drains import CORDONED_BY, DRAIN_DONE, DRAIN_REQUEST, DrainedFleet
 from tests.builders.paper_fleet import Object
@@ -398,6 +398,40 @@ def test_policy_that_takes_back_its_leave_ends_the_drain() -> None:
     assert draining(fleet)[:2] == ("False", "Withdrawn")
     assert fleet.intents() == {A: "Hold"}
     assert not fleet.annotations("node-0")
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings", "subtree"),
+    [
+        ("VGPU", {"vgpu": {"profileMapRef": {"name": "m"}}}, "profiles"),
+        ("SoftVNPU", {"softVNPU": {"library": {"name": "vcann-rt", "version": "1.2.0"}}}, "libraries"),
+        ("HardVNPU", {}, "publication"),
+    ],
+)
+def test_device_in_use_that_another_daemon_has_cut_up_is_not_given_back_under_its_user(
+    mode: str, settings: Object, subtree: str
+) -> None:
+    """It never left its driver, so the binder has nothing to give back; its user would lose it all the same."""
+    fleet = fleet_of()
+    rule = device_rule(mode=mode) | settings
+    fleet.add_policy(node_policy("p", rules=[rule], rollout={"drain": "Never"}))
+    turn(fleet)
+    assert fleet.intents() == {A: "Apply"}
+    state = fleet.states["node-0"]
+    said = report(
+        [device_report(A, "Ready", "Done")], generation=state["metadata"]["generation"], boot_id="boot-node-0-1"
+    )
+    state["status"][subtree] = said
+    use(fleet)
+    fleet.forget("node-0")
+    fleet.policies.clear()
+    fleet._views.clear()
+    turn(fleet)
+    assert fleet.intents() != {A: "Release"}
+    fleet.pod_ends("pod-0")
+    fleet.report("node-0")
+    turn(fleet)
+    assert fleet.intents() == {A: "Release"}
 
 
 def test_device_of_a_deleted_policy_is_drained_as_that_policy_allowed() -> None:
