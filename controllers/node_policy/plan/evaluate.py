@@ -173,6 +173,9 @@ def evaluate(
     surely_for = {order.policy for order in state.orders.devices if _surely_away(verdicts[order.address])}
     surely_for |= {wait.order.policy for wait in waits.values()} | _emptied_for(node, state)
     away_for |= surely_for
+    target = compiled.target.by_address()
+    # Nobody is moved away for an order that is about to be taken back, even where that has to wait for room.
+    waits = {address: wait for address, wait in waits.items() if _still_meant(wait.order, target.get(address))}
     undone = {address: verdict for address, verdict in verdicts.items() if not verdict.done}
     _tell_of_drains(verdicts, waits, state)
     selecting = {p.name for p in policies if p.spec is not None and p.spec.node_selector.matches(node.labels)}
@@ -196,6 +199,10 @@ def evaluate(
         undone,
         moving or bool(compiled.problem),
     )
+
+
+def _still_meant(order: Order, wanted: Order | None) -> bool:
+    return wanted is not None and (wanted.intent, wanted.shape) == (order.intent, order.shape)
 
 
 def _surely_away(verdict: Verdict) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -385,6 +386,49 @@ def test_revert_heals_a_node_whose_drain_was_given_up_without_room_in_the_limits
         fleet.report("node-0")
     assert fleet.orders("node-0")[A]["mode"] == "Passthrough"
     assert fleet.intents("node-0") == {A: "Apply"}
+
+
+def revert(fleet: DrainedFleet) -> None:
+    commit(fleet, "Passthrough")
+
+
+def pause(fleet: DrainedFleet) -> None:
+    commit(fleet, "Container", state="Paused")
+
+
+def delete(fleet: DrainedFleet) -> None:
+    fleet.policies.clear()
+    fleet._views.clear()
+
+
+def narrow(fleet: DrainedFleet) -> None:
+    commit(fleet, "Container", products=("L40S",), rollout=EVICTS | {"drain": "Never"})
+
+
+@pytest.mark.parametrize("take_back", [revert, pause, delete, narrow])
+@pytest.mark.parametrize("room", [True, False])
+def test_nobody_is_evicted_for_an_order_that_is_taken_back(
+    take_back: Callable[[DrainedFleet], None], room: bool
+) -> None:
+    fleet = fleet_of()
+    commit(fleet)
+    turns(fleet)
+    fleet.refusing.add("pod-0")
+    use(fleet)
+    commit(fleet, "Container")
+    turns(fleet)
+    assert fleet.plan().drains["node-0"].devices
+    take_back(fleet)
+    if not room:
+        fleet.world_extra = {"refused": frozenset({"node-0"}), "in_flight": {"node-0": frozenset({"p"})}}
+    for _ in range(3):
+        made = fleet.plan()
+        assert not any(order.devices for order in made.drains.values()), "the drainer goes by this plan"
+        if room:
+            fleet.write(made)
+            fleet.report("node-0")
+            if fleet.orders("node-0").get(A, {}).get("intent") == "Release":
+                break
 
 
 def test_policy_that_takes_back_its_leave_ends_the_drain() -> None:
@@ -778,4 +822,5 @@ def test_end_of_a_drain_is_told_although_the_node_would_not_take_other_orders() 
     fleet.world_extra = {"refused": frozenset({"node-0"})}
     made = fleet.plan()
     assert made.specs["node-0"] is None
-    assert made.rollouts["node-0"].admitted == "Aborted"
+    [said] = [c for c in made.rollouts["node-0"].conditions if c.type == "Draining"]
+    assert (said.status, said.reason) == ("False", "Withdrawn")
