@@ -167,17 +167,21 @@ def _give_up(
 def _end(
     evaluation: Evaluation, drain: NodeDrain, marks: NodeMarks | None, now: datetime, since: datetime
 ) -> DrainStep:
+    limits = next((limits for limits in evaluation.state.orders.limits if limits.policy == drain.policy), NO_LIMITS)
+    # Else it is a hand-over that took its time: nobody was moved away, and nothing is in vain.
+    moved_away = limits.drain is Drain.IF_IN_USE or bool(evaluation.node.drain_request)
     failures = failures_of(evaluation, drain)
-    if failures:
+    if failures and moved_away:
         return _change_failed(evaluation, drain, failures, marks, now, since)
     done = reached(evaluation, drain)
     reason = NodeReason.DRAINED if done else NodeReason.WITHDRAWN
     message = "" if done else "no change needs it any more"
+    if failures:
+        reason, message = NodeReason.CHANGE_FAILED, truncate_message("; ".join(failures), _MESSAGE)
     name = "Drained" if done else "DrainWithdrawn"
     said = DrainSaid(False, reason, message, None)
-    limits = next((limits for limits in evaluation.state.orders.limits if limits.policy == drain.policy), NO_LIMITS)
-    if limits.drain is not Drain.IF_IN_USE and not evaluation.node.drain_request:
-        return DrainStep(said=said, ends=True, marks=marks)  # a hand-over that took its time; nobody was moved away
+    if not moved_away:
+        return DrainStep(said=said, ends=True, marks=marks)
     text = f"drain of node {evaluation.node.name} ended after {lasted(since, now):.0f} s"
     return DrainStep(
         said=said,

@@ -190,6 +190,26 @@ def test_process_of_the_host_that_turns_up_in_a_drain_makes_it_vain() -> None:
     assert fleet.intents() == {A: "Hold"}
 
 
+def test_hand_over_after_which_the_change_fails_moved_nobody_away_and_is_not_in_vain() -> None:
+    fleet = fleet_of(drain="Never")
+    card = fleet.cards["node-0"][A]
+    card.pods, card.fails = [], False
+    fleet.publishers.add("node-0")
+    turns(fleet)
+    card.fails = True
+    fleet.claims[f"node-0/{A}"] = {"pod-0"}
+    fleet.add_policy(node_policy("p", mode="Container", rollout=EVICTS | {"drain": "Never"}))
+    made = turns(fleet)
+    assert draining(fleet)[:2] == ("True", "WaitingForPublisher")
+    fleet.claims.clear()
+    made = turns(fleet)
+    assert draining(fleet)[:2] == ("False", "ChangeFailed")
+    assert "tried again" not in draining(fleet)[2]
+    assert "drain" not in rollout(fleet)
+    assert rollout(fleet)["admitted"] == "Admitted"
+    assert not any(event.node for plan in made for event in plan.events)
+
+
 def test_drain_is_judged_by_its_own_devices_alone() -> None:
     fleet = fleet_of(2)
     fleet.cards["node-0"][A].fails = False
