@@ -11,7 +11,7 @@ from node_host.acting.actions import Outcome
 from node_host.acting.journal import JournalEntry, JournalState
 from node_host.handover.entry import entry_digest
 from node_host.pci.device import PCIDevice, identity_of, same_identity
-from node_host.pci.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
+from node_host.pci.vfio_drivers import VFIO_PCI, driver_directory, is_vfio_driver, module_of
 from node_host.reasons import WAITS_FOR_USERS, Reason
 from node_host.view import HostView, Obstacle
 
@@ -257,7 +257,7 @@ class Situation:
 
     def bind_block(self, address: str) -> Block | None:
         """Why the device may not be given to a VFIO driver now."""
-        return gravest(self._change_blocks(address, self.write_block(address)))
+        return gravest((*self._change_blocks(address, self.write_block(address)), self._module_block(address)))
 
     def card_block(self, address: str) -> Block | None:
         """Why virtual functions may not be made for VMs now."""
@@ -265,6 +265,15 @@ class Situation:
 
     def _change_blocks(self, address: str, write_block: Block | None) -> Iterable[Block | None]:
         return self._change_block(address), self.doubt(address), write_block, self._drift(address)
+
+    def _module_block(self, address: str) -> Block | None:
+        """Loading tells it as well, but only once nobody uses the device any more."""
+        if address not in self.view.devices:
+            return None
+        module = self.module(address) if self.want(address) is Want.VFIO else module_of(VFIO_PCI)
+        if driver_directory(module, self.view.drivers) is not None or not self.view.aliases.lacks(module):
+            return None
+        return blocked(Reason.MODULE_MISSING, f"the kernel has no module {module}; install the package that has it")
 
     def _drift(self, address: str) -> Block | None:
         text = self.drifting.get(address)

@@ -2,18 +2,19 @@
 
 Since Linux 5.16 variant drivers carry override-only ids; depmod writes them to modules.alias as
 `alias vfio_pci:… module` (Documentation/driver-api/vfio.rst, scripts/mod/file2alias.c). The pattern with the fewest
-wildcards is the nearest one.
+wildcards is the nearest one. Which modules there are stands in modules.dep and modules.builtin (depmod(8)).
 """
 
 import fnmatch
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from node_host.host import Host
 
 VFIO_PCI: Final = "vfio-pci"
 _ALIAS: Final = re.compile(r"^alias[ \t]+vfio_pci:(\S+)[ \t]+(\S+)[ \t]*$", re.MULTILINE)
+_MODULE: Final = re.compile(r"^(?:[^:\n]*/)?([^:/\n]+)\.ko(?:\.[a-z0-9]+)?(?::|[ \t]*$)", re.MULTILINE)
 _MAX_ALIASES: Final = 10000
 
 
@@ -29,9 +30,14 @@ def is_vfio_driver(driver: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class VFIOAliases:
-    """Patterns (without prefix) and modules, as modules.alias has them."""
+    """Patterns (without prefix) and modules, as modules.alias has them; ``modules`` are all, none where not known."""
 
     entries: tuple[tuple[str, str], ...] = ()
+    modules: frozenset[str] = frozenset()
+
+    def lacks(self, module: str) -> bool:
+        """Whether the kernel certainly has no such module."""
+        return bool(self.modules) and module_of(module) not in self.modules
 
     def module_for(self, modalias: str) -> str | None:
         """The variant module for a device's modalias (`pci:v…`); None when vfio-pci itself is the one."""
@@ -53,9 +59,19 @@ def read_aliases(host: Host) -> VFIOAliases:
     """Of the running kernel; none when the host has no module tree (then vfio-pci is the driver)."""
     try:
         release = host.read("/proc/sys/kernel/osrelease").decode("ascii", "replace").strip()
-        return parse_aliases(host.read(f"/lib/modules/{release}/modules.alias").decode("utf-8", "replace"))
+        aliases = parse_aliases(host.read(f"/lib/modules/{release}/modules.alias").decode("utf-8", "replace"))
     except OSError:
         return VFIOAliases()
+    try:
+        lists = [host.read(f"/lib/modules/{release}/{name}") for name in ("modules.dep", "modules.builtin")]
+    except OSError:
+        return aliases
+    return replace(aliases, modules=parse_modules(b"\n".join(lists).decode("utf-8", "replace")))
+
+
+def parse_modules(text: str) -> frozenset[str]:
+    """Names of the modules whose files stand first in each line."""
+    return frozenset(module_of(name) for name in _MODULE.findall(text))
 
 
 def driver_directory(module: str, registered: frozenset[str]) -> str | None:

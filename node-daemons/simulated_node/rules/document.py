@@ -29,7 +29,7 @@ A daemon finds what it needs to know about the host where it is on a real one:
 | mounts by device number, swap | `/proc/1/mountinfo`, `/proc/swaps` |
 | who holds a node of `/dev` open | `/proc/<pid>/fd/*`, `comm`, `cgroup` |
 | whose a node of `/dev` is | class device's `dev` and `uevent`; `dev_id` (Ascend); `/proc/driver/nvidia/gpus` |
-| aliases, vfio variants included | `/lib/modules/<release>/modules.alias` |
+| aliases, vfio variants included; modules | `/lib/modules/<release>/modules.alias`, `modules.dep`, `modules.builtin` |
 
 What it does not do:
 

@@ -15,6 +15,11 @@ def render_kernel(out: TreeBuilder, machine: Machine) -> None:
     _render_modules(out, machine)
     library = f"/lib/modules/{kernel.release}"
     out.file(f"{library}/modules.alias", _aliases(machine), 0o644)
+    states = {module.name: module.description.state for module in machine.modules.values()}
+    builtin = [name for name, state in states.items() if state is ModuleState.BUILTIN]
+    files = [name for name, state in states.items() if state not in (ModuleState.BUILTIN, ModuleState.ABSENT)]
+    out.file(f"{library}/modules.builtin", "".join(f"kernel/drivers/{name}.ko\n" for name in builtin), 0o644)
+    out.file(f"{library}/modules.dep", "".join(f"kernel/drivers/{name}.ko:\n" for name in files), 0o644)
     for driver in machine.drivers.values():
         if driver.description.listing is None:
             continue

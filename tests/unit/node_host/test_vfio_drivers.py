@@ -3,7 +3,14 @@
 from pathlib import Path
 
 from node_host.pci.device import PCIDevice
-from node_host.pci.vfio_drivers import VFIOAliases, driver_directory, is_vfio_driver, parse_aliases, read_aliases
+from node_host.pci.vfio_drivers import (
+    VFIOAliases,
+    driver_directory,
+    is_vfio_driver,
+    parse_aliases,
+    parse_modules,
+    read_aliases,
+)
 from node_host.pci.viability import group_viability, obstacles
 from tests.builders.paper_host import paper_host
 
@@ -81,3 +88,25 @@ def test_a_group_is_viable_when_each_member_leaves_it_to_a_user() -> None:
         "0000:02:00.0 cannot be read",
     ]
     assert group_viability(7, bad, bad) == "NotViable"
+
+
+def test_modules_are_known_by_the_files_of_the_module_tree_compressed_or_not() -> None:
+    text = """kernel/drivers/vfio/pci/vfio-pci.ko.zst: kernel/drivers/vfio/vfio.ko.zst kernel/virt/lib/irqbypass.ko.zst
+kernel/net/bridge.ko:
+updates/dkms/nvidia.ko.xz: kernel/x.ko.xz
+kernel/fs/ext4/ext4.ko
+# nothing
+"""
+    assert parse_modules(text) == {"vfio_pci", "bridge", "nvidia", "ext4"}
+
+
+def test_a_module_is_lacking_only_where_the_whole_list_can_be_read(tmp_path: Path) -> None:
+    tree = "/lib/modules/6.8.0-60"
+    files = {"/proc/sys/kernel/osrelease": "6.8.0-60\n", f"{tree}/modules.alias": ALIASES}
+    files[f"{tree}/modules.dep"] = "kernel/net/bridge.ko:\n"
+    assert not read_aliases(paper_host(tmp_path / "part", files)).lacks("vfio_pci")
+    files[f"{tree}/modules.builtin"] = "kernel/drivers/vfio/vfio.ko\n"
+    aliases = read_aliases(paper_host(tmp_path / "whole", files))
+    assert aliases.lacks("vfio-pci")
+    assert not aliases.lacks("vfio")
+    assert not VFIOAliases().lacks("vfio-pci")

@@ -49,6 +49,16 @@ async def test_a_companion_with_orders_of_its_own_is_told_before_the_user(make: 
     assert bench.writes == []
 
 
+async def test_a_module_that_the_kernel_has_not_is_told_before_the_user_and_without_a_try(make: Make) -> None:
+    bench = make(host(npu(), modules=[{"name": "vfio_pci", "state": "Absent"}]))
+    bench.kernel.open_device(NODE, pid=77, comm="train")
+    bench.order(order())
+    done = await bench.run()
+    assert verdict(done) == ("Blocked", "ModuleMissing")
+    assert report_of(done).message == "the kernel has no module vfio_pci; install the package that has it"
+    assert bench.writes == []
+
+
 async def test_of_two_that_are_in_the_way_the_one_that_nobody_frees_is_told(make: Make) -> None:
     first, second = "0000:21:00.0", "0000:22:00.0"
     bench = make(host(npu(first, 20), npu(second, 20), npu(NPU, 20)))
@@ -59,9 +69,10 @@ async def test_of_two_that_are_in_the_way_the_one_that_nobody_frees_is_told(make
 
 @pytest.mark.parametrize("reason", ["BindFailed", "ModuleMissing"])
 async def test_a_failure_stays_the_reason_while_the_device_is_used_again(make: Make, reason: str) -> None:
-    modules = [{"name": "vfio_pci", "state": "Absent"}] if reason == "ModuleMissing" else []
-    bench = make(host(npu(), npu(TWIN, 21), modules=modules))
-    if reason == "BindFailed":
+    bench = make(host(npu(), npu(TWIN, 21)))
+    if reason == "ModuleMissing":
+        bench.kernel.fail_next("module:vfio_pci", "EINVAL")
+    else:
         bench.kernel.fail_next(f"probe:vfio-pci:{NPU}", "EIO", times=2)
     bench.order(order())
     done = await bench.run()
