@@ -201,6 +201,11 @@ class ListWatch(Generic[T]):
         self.store.apply_event(str(event.get("type")), item)
         self._version = version
 
+    @property
+    def not_served(self) -> bool:
+        """The server answers, and has no such kind now (its CRD was deleted, say): no object of it exists."""
+        return self.state == not_served(self.resource)
+
     def _touch(self) -> None:
         self._contact = self._clock()
         self.state = WATCHING
@@ -228,5 +233,10 @@ def describe(error: Exception, resource: Resource) -> str:
     if isinstance(error, Unauthorized):
         return f"the credentials are not accepted: {error.message}"
     if isinstance(error, NotFound):
-        return f"{resource.full_name} ({resource.version}) is not served: is its CRD installed?"
+        return not_served(resource)
     return str(error)
+
+
+def not_served(resource: Resource) -> str:
+    """The state of a feed whose kind the server does not know."""
+    return f"{resource.full_name} ({resource.version}) is not served: is its CRD installed?"

@@ -290,7 +290,8 @@ class NodePolicyController:
             drains=dict(self._rounds.facts),
             external_drainer=self.options.drainer is Drainer.EXTERNAL,
             resting=self._retreats.resting(now),
-            states_known=self._state_feed.healthy() and self._state_feed.state == WATCHING,
+            states_known=self._state_feed.not_served
+            or (self._state_feed.healthy() and self._state_feed.state == WATCHING),
         )
         # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.
         made = await asyncio.to_thread(plan, world, now, self._cache)

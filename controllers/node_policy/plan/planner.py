@@ -28,6 +28,7 @@ from controllers.node_policy.plan.node_status import (
     rollout_without_node,
 )
 from controllers.node_policy.plan.orders import Orders, RolloutLimits
+from controllers.node_policy.plan.progress import verdict_on
 from controllers.node_policy.plan.removal_hold import (
     Holds,
     RemovalHold,
@@ -35,7 +36,7 @@ from controllers.node_policy.plan.removal_hold import (
 )
 from controllers.node_policy.plan.rollup import roll_up
 from controllers.node_policy.plan.spoiled import spoiled
-from controllers.node_policy.plan.view import StateView, World
+from controllers.node_policy.plan.view import NodeView, StateView, World
 from crds.models.conditions import same_status
 from crds.models.node_policy import NodePolicyStatus
 from crds.models.node_state import NodeRollout
@@ -276,10 +277,26 @@ def _budget(name: str, world: World, evaluations: Iterable[Evaluation], former: 
     nodes = sum(bool(share.selected or share.progress or share.devices) for share in shares.values())
     away = {node for node, share in shares.items() if share.unavailable}
     away |= {node for node, policies in world.in_flight.items() if name in policies}
+    away |= {state.name for state in _nodeless(world) if _left_in_change(state, name)}
     policy = world.policies.get(name)
     limits = {policy.spec.rollout.max_unavailable} if policy is not None and policy.spec is not None else None
     surely = (node for node, share in shares.items() if share.surely)
     return budget_for(limits or former.get(name) or {RolloutLimits(name).max_unavailable}, nodes, away, surely)
+
+
+def _nodeless(world: World) -> Iterable[StateView]:
+    return (world.states[node] for node in world.states.keys() - world.nodes.keys())
+
+
+def _left_in_change(state: StateView, policy: str) -> bool:
+    """Its Node vanished before the orders of the policy were carried out: it may come back as it went.
+
+    Counted by its own last reports until the object is deleted, or the next node would be ordered in its place.
+    """
+    boot_id = state.inventory.boot_id if state.inventory is not None else ""
+    node = NodeView(state.name, state.node_uid, {}, boot_id)
+    own = (order for order in state.orders.devices if order.policy == policy)
+    return any(verdict_on(order, node, state, _NOBODY).unavailable for order in own)
 
 
 def _aborts(evaluation: Evaluation) -> int:

@@ -638,6 +638,19 @@ def test_marks_on_a_node_without_a_state_are_taken_away_once_it_is_known_that_th
     assert not fleet.schedulable("node-1"), "that is somebody else's"
 
 
+def test_node_that_vanishes_in_mid_change_keeps_its_place_in_the_limit() -> None:
+    fleet = fleet_of(2)
+    fleet.add_policy(node_policy("p", mode="Passthrough", rollout={"maxUnavailable": 1}))
+    fleet.write(fleet.plan())
+    assert fleet.away("p") == {"node-0"}
+    gone = fleet.nodes.pop("node-0")
+    for _ in range(3):
+        fleet.write(fleet.plan())
+    fleet.nodes["node-0"] = gone
+    fleet.write(fleet.plan())
+    assert fleet.away("p") == {"node-0"}
+
+
 def test_node_that_is_cordoned_for_a_policy_uses_up_its_limit() -> None:
     fleet = fleet_of(2)
     fleet.cards["node-0"].clear()  # nothing of the policy is there any more

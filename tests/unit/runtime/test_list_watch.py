@@ -141,6 +141,7 @@ async def test_case_2_a_feed_that_is_refused_keeps_its_objects_says_why_and_turn
             broken = server.fail("*", NODES, **fault)
             server.expire_watches()
             await until(lambda: broken.hits >= 3 and text in feed.state)
+            assert feed.not_served is ("CRD" in text)
             assert feed.healthy(), "a short outage is no reason to fail"
             assert names(feed) == ["a"] and feed.synced
             now += 91
