@@ -173,9 +173,10 @@ def test_child_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 
 
 STARTER = """
-import sys, threading
+import signal, sys, threading
 from pathlib import Path
 from cli.cluster.run.processes import spawn
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 directory = Path(sys.argv[1])
 spawn(sys.argv[3:], output=directory / "log", record=directory / "part.json", die_with_starter=sys.argv[2] == "die")
 print("started", flush=True)
