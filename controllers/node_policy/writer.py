@@ -17,6 +17,7 @@ from controllers.node_policy.metrics import Figures
 from controllers.node_policy.pace import BEGUN_SECONDS, COUNTS_SECONDS, has_only_begun, only_counts
 from controllers.node_policy.pending import NodeWork, Pause, PolicyWork, Posted, RolloutWork
 from controllers.node_policy.plan import Plan, PolicyView, SpecChange, StateView, read_state
+from controllers.node_policy.plan.drains import DrainTime
 from controllers.node_policy.plan.events import About, PlanEvent
 from controllers.node_policy.plan.orders import Orders
 from crds.models.conditions import Status, find_condition
@@ -92,6 +93,9 @@ class Writer:
                 with_node[event.node].append(event)
             elif event.about is About.POLICY:
                 with_policy[event.name].append(event)
+        ended: defaultdict[str, list[DrainTime]] = defaultdict(list)
+        for drain in plan.drain_seconds:
+            ended[drain.node].append(drain)
         for name, creation in plan.creations.items():
             nodes[name] = NodeWork(creation=creation)
         for name, change in plan.specs.items():
@@ -104,7 +108,7 @@ class Writer:
                 states[name],
                 rollout,
                 tuple(with_node[name]),
-                tuple(drain for drain in plan.drain_seconds if drain.node == name),
+                tuple(ended[name]),
             )
         self._nodes = nodes
         self._policy_work = {

@@ -8,7 +8,7 @@ import json
 import ssl
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -102,20 +102,6 @@ class DrainFleet(LiveFleet):
         annotations = self.node(name)["metadata"].get("annotations") or {}
         return {key.removeprefix("npufleet.io/"): text for key, text in annotations.items() if "npufleet.io/" in key}
 
-    def edit_node(self, name: str, change: Callable[[Object], None]) -> None:
-        """As a person does, with kubectl."""
-        for _ in range(20):
-            found = self.node(name)
-            change(found)
-            try:
-                self.api.call("PUT", f"{NODES}/{name}", found)
-            except ApiCallError as error:
-                if error.status != 409:
-                    raise
-            else:
-                return
-        raise AssertionError(f"Node {name} was never left alone for one write")
-
     def rollout(self, name: str) -> Object:
         state = self.find(f"{STATES}/{name}") or {}
         found: Object = (state.get("status") or {}).get("rollout") or {}
@@ -192,17 +178,10 @@ class DrainFleet(LiveFleet):
         self._delete(f"/api/v1/namespaces/{self.namespace}")
 
     def _write_status(self, path: str, status: Object) -> None:
-        for _ in range(20):
-            found = self.api.call("GET", path)
+        def put_in(found: Object) -> None:
             found["status"] = {**(found.get("status") or {}), **status}
-            try:
-                self.api.call("PUT", f"{path}/status", found)
-            except ApiCallError as error:
-                if error.status != 409:
-                    raise
-            else:
-                return
-        raise AssertionError(f"{path} was never left alone for one write")
+
+        self.edit(path, put_in, subresource="status")
 
     def _delete(self, path: str, options: Object | None = None) -> None:
         try:

@@ -41,21 +41,26 @@ class LiveFleet:
         self.cards[name] = found
         meta = {"name": name, "labels": dict(labels or {})}
         self.api.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta})
-        self._set_boot_id(name, f"boot-{name}")
+        boot = {"nodeInfo": {"bootID": f"boot-{name}"}}
+        self.edit(f"{NODES}/{name}", lambda node: node.update(status=boot), subresource="status")
 
-    def _set_boot_id(self, name: str, boot_id: str) -> None:
-        """As its kubelet would; the controller manager writes the new Node too (taints), hence the attempts."""
+    def edit_node(self, name: str, change: Callable[[Object], None]) -> None:
+        """As a person does, with kubectl."""
+        self.edit(f"{NODES}/{name}", change)
+
+    def edit(self, path: str, change: Callable[[Object], None], *, subresource: str = "") -> None:
+        """Read, change and write an object that others write too (the controller manager, say), hence the attempts."""
         for _ in range(20):
-            node = self.api.call("GET", f"{NODES}/{name}")
-            node["status"] = {"nodeInfo": {"bootID": boot_id}}
+            found = self.api.call("GET", path)
+            change(found)
             try:
-                self.api.call("PUT", f"{NODES}/{name}/status", node)
+                self.api.call("PUT", f"{path}/{subresource}" if subresource else path, found)
             except ApiCallError as error:
                 if error.status != 409:
                     raise
             else:
                 return
-        raise AssertionError(f"Node {name} was never left alone for one write")
+        raise AssertionError(f"{path} was never left alone for one write")
 
     def apply(self, policy: Object) -> Object:
         """Create or update a policy."""

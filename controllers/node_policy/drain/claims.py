@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controllers.node_policy.drain.reading import items, mapping
 from controllers.node_policy.plan.drains import DrainedDevice, DrainOrder
+from controllers.node_policy.reading import items, mapping
 from crds.device_names import address_of
 
 

@@ -22,6 +22,7 @@ from controllers.node_policy.plan.view import (
     StateView,
     Subtree,
 )
+from controllers.node_policy.reading import mapping
 from crds.models.base import describe_faults
 from crds.models.conditions import Status, find_condition
 from crds.models.node_policy import NodePolicySpec, NodePolicyStatus
@@ -53,16 +54,16 @@ _NOBODY: Final[frozenset[str]] = frozenset()
 
 def read_node(obj: Mapping[str, Any]) -> NodeView:
     """The record of a Node."""
-    metadata = _mapping(obj.get("metadata"))
-    info = _mapping(_mapping(obj.get("status")).get("nodeInfo"))
-    labels = {sys.intern(str(k)): sys.intern(str(v)) for k, v in _mapping(metadata.get("labels")).items()}
-    marks = _mapping(metadata.get("annotations"))
+    metadata = mapping(obj.get("metadata"))
+    info = mapping(mapping(obj.get("status")).get("nodeInfo"))
+    labels = {sys.intern(str(k)): sys.intern(str(v)) for k, v in mapping(metadata.get("labels")).items()}
+    marks = mapping(metadata.get("annotations"))
     return NodeView(
         str(metadata["name"]),
         str(metadata["uid"]),
         labels,
         str(info.get("bootID") or ""),
-        unschedulable=_mapping(obj.get("spec")).get("unschedulable") is True,
+        unschedulable=mapping(obj.get("spec")).get("unschedulable") is True,
         cordoned_by=sys.intern(str(marks.get(CORDONED_BY) or "")),
         drain_request=str(marks.get(DRAIN_REQUEST) or ""),
         drain_done=str(marks.get(DRAIN_DONE) or ""),
@@ -71,7 +72,7 @@ def read_node(obj: Mapping[str, Any]) -> NodeView:
 
 def read_policy(obj: Mapping[str, Any]) -> PolicyView:
     """The record of an NPUNodePolicy."""
-    metadata = _mapping(obj.get("metadata"))
+    metadata = mapping(obj.get("metadata"))
     spec: NodePolicySpec | None = None
     error = ""
     try:
@@ -97,10 +98,10 @@ def read_policy(obj: Mapping[str, Any]) -> PolicyView:
 
 def read_state(obj: Mapping[str, Any], former: StateView | None = None) -> StateView:
     """The record of an NPUNodeState. `former`, of the same UID, spares reading orders that are the same."""
-    metadata = _mapping(obj.get("metadata"))
-    status = _mapping(obj.get("status"))
+    metadata = mapping(obj.get("metadata"))
+    status = mapping(obj.get("status"))
     generation = _generation(metadata)
-    given = _mapping(obj.get("spec"))
+    given = mapping(obj.get("spec"))
     revision = given.get("revision")
     orders, node_uid, error = Orders(), "", ""
     # The API server counts every change of a spec; but an etcd that was set back counts anew, with other orders.
@@ -206,10 +207,6 @@ def _generation(metadata: Mapping[str, Any]) -> int:
     """0 where there is none, or one that no API server gives."""
     found = metadata.get("generation")
     return found if isinstance(found, int) and 0 <= found <= _LAST_GENERATION else 0
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _interned(text: str | None) -> str | None:
