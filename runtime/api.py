@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -32,6 +33,7 @@ from runtime.errors import (
 )
 from runtime.rate_limit import TokenBucket
 from runtime.resources import PODS, Resource
+from runtime.settings import Settings
 from runtime.transport import Call, Transport, WriteCounter, send_writes_once
 
 __all__ = [
@@ -83,6 +85,23 @@ class Api:
     def credentials(self) -> Credentials:
         """Server and identity of this connection, for other clients of the process."""
         return self._transport.credentials
+
+    @property
+    def clock_skew(self) -> timedelta | None:
+        """How far this host's clock was ahead of the API server's at the last answer (header `Date`, whole seconds);
+        None before the first."""
+        return self._transport.clock_skew
+
+    @classmethod
+    def of(cls, settings: Settings, writes: WriteCounter) -> AbstractAsyncContextManager[Api]:
+        """`connect` as a process of ours does it, by its settings; ``writes`` counts what it writes."""
+        return cls.connect(
+            kubeconfig=settings.kubeconfig,
+            component=settings.component,
+            writes_per_second=settings.writes_per_second,
+            burst=settings.burst,
+            writes=writes,
+        )
 
     @classmethod
     @asynccontextmanager
@@ -189,13 +208,17 @@ class Api:
         subresource: str | None = None,
         name: str | None = None,
         urgent: bool = False,
+        dry_run: bool = False,
     ) -> Object:
-        """POST. With `subresource` (and the `name` of its object): e.g. serviceaccounts/token."""
+        """POST. With `subresource` (and the `name` of its object): e.g. serviceaccounts/token.
+
+        `dry_run`: the server answers what would be stored, and stores nothing.
+        """
         where = _namespace(resource, body, namespace)
         path = resource.path(where, name, subresource) if subresource else resource.path(where)
         if not subresource:
             body = _typed(resource, body)
-        query = {"fieldManager": self.component}
+        query = {"fieldManager": self.component, "dryRun": "All" if dry_run else None}
         return await self._call("POST", resource, path, query=query, body=body, urgent=urgent)
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
@@ -229,10 +252,14 @@ class Api:
         *,
         subresource: str | None = None,
         urgent: bool = False,
+        dry_run: bool = False,
     ) -> Object:
-        """PUT; metadata.resourceVersion in `body` makes it a compare-and-swap (Conflict when it lost)."""
+        """PUT; metadata.resourceVersion in `body` makes it a compare-and-swap (Conflict when it lost).
+
+        `dry_run`: the server answers what would be stored, and stores nothing.
+        """
         path = resource.path(_namespace(resource, body, namespace), _name(body), subresource)
-        query = {"fieldManager": self.component}
+        query = {"fieldManager": self.component, "dryRun": "All" if dry_run else None}
         return await self._call("PUT", resource, path, query=query, body=_typed(resource, body), urgent=urgent)
 
     async def apply(

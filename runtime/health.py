@@ -54,6 +54,7 @@ class HealthServer:
         self._hangs_after = hangs_after_seconds
         self._liveness: dict[str, Check] = {}
         self._readiness: dict[str, Check] = {}
+        self._notes: dict[str, Check] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -66,6 +67,10 @@ class HealthServer:
 
     def add_readiness(self, name: str, check: Check) -> None:
         self._readiness[name] = check
+
+    def add_note(self, name: str, check: Check) -> None:
+        """Shown beside readiness with its reason, and never a failure: what will be one if nobody sees to it."""
+        self._notes[name] = check
 
     async def __aenter__(self) -> HealthServer:
         """Bind and print {"listening": "HOST:PORT"} as one line; raises ListenError."""
@@ -138,7 +143,7 @@ class HealthServer:
 
     async def _serve_readiness(self, request: web.Request) -> web.Response:
         # Nothing to check yet is a process that has not come so far, not one that is ready.
-        return _verdict(self._readiness or {"start": lambda: "still starting"})
+        return _verdict(self._readiness or {"start": lambda: "still starting"}, self._notes)
 
     def _main_loop_turns(self) -> str | None:
         assert self._beat is not None
@@ -146,13 +151,14 @@ class HealthServer:
         return f"the main loop has not turned for {age:.0f} s" if age > self._hangs_after else None
 
 
-def _verdict(checks: dict[str, Check]) -> web.Response:
+def _verdict(checks: dict[str, Check], notes: dict[str, Check] | None = None) -> web.Response:
+    notes = notes or {}
     results: dict[str, dict[str, object]] = {}
-    for name, check in list(checks.items()):
+    for name, check in list({**checks, **notes}.items()):
         try:
             reason = check()
         except Exception as error:  # a broken check is a failing one
             reason = f"the check itself failed: {type(error).__name__}: {error}"
-        results[name] = {"ok": reason is None, "reason": reason or ""}
+        results[name] = {"ok": reason is None or name in notes, "reason": reason or ""}
     ok = all(result["ok"] for result in results.values())
     return web.json_response({"ok": ok, "checks": results}, status=200 if ok else 503)

@@ -58,10 +58,21 @@ NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True)
+SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True)
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", namespaced=True)
+VALIDATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
 
 NPU_NODE_POLICIES = Resource("npufleet.io", "v1alpha1", "npunodepolicies", "NPUNodePolicy", namespaced=False)
+VGPU_PROFILE_MAPS = Resource("npufleet.io", "v1alpha1", "vgpuprofilemaps", "VGPUProfileMap", namespaced=False)
 VNPU_QUOTAS = Resource("npufleet.io", "v1alpha1", "vnpuquotas", "VNPUQuota", namespaced=True)
 NPU_NODE_STATES = Resource("npufleet.io", "v1alpha1", "npunodestates", "NPUNodeState", namespaced=False)

@@ -110,9 +110,6 @@ class Store(Generic[T]):
         """The entry (UID, resourceVersion, record) of the object with that name now."""
         return self._at(Key(namespace, name))
 
-    def by_uid(self, uid: str) -> Entry[T] | None:
-        return self._entries.get(uid)
-
     def items(self) -> Iterator[tuple[Key, T]]:
         """All readable records, sorted by name, so that what is computed from them does not depend on arrival."""
         for key in sorted(self._uids):

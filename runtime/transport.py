@@ -11,8 +11,10 @@ import json
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -28,6 +30,8 @@ from runtime.rate_limit import TokenBucket
 # Deadlines are ours (asyncio.timeout), because aiohttp's total knows nothing of retries.
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)
 _RETRY_SECONDS = (0.1, 2.0)
+# aiohttp has no error of its own for a read on a connection that has just gone: a RuntimeError says it.
+_BROKEN = (aiohttp.ClientError, OSError, RuntimeError)
 
 
 class WriteCounter(Protocol):
@@ -72,6 +76,7 @@ class Transport:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: random.Random | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.credentials = credentials
         self.timeout_seconds = timeout_seconds
@@ -83,6 +88,9 @@ class Transport:
         self._clock = clock
         self._sleep = sleep
         self._random = jitter or random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._now = now
+        self.clock_skew: timedelta | None = None
+        """How far this host's clock was ahead of the server's at the last answer; None before one that told."""
 
     async def exchange(self, call: Call) -> dict[str, Any]:
         """The JSON object that answers `call`; the deadline starts when the write limit lets it go. Raises ApiError."""
@@ -116,7 +124,7 @@ class Transport:
                 except TimeoutError:
                     silence = f"no event and no bookmark for {inactivity_seconds:g} s"
                     raise Unreachable(0, "Silent", silence, call=str(call)) from None
-                except (aiohttp.ClientError, OSError) as error:
+                except _BROKEN as error:
                     raise Unreachable(0, "StreamBroken", _text(error), call=str(call)) from error
                 if not chunk:
                     return
@@ -156,17 +164,19 @@ class Transport:
                 await self._sleep(pause)
 
     async def _attempt(self, call: Call, seconds: float) -> dict[str, Any]:
-        status, data, headers = 0, b"", {}
+        headers: Mapping[str, str] = {}
+        status, data = 0, b""
         try:
             async with asyncio.timeout(max(seconds, 0.001)):
                 with closing(await self._send(call)) as response:
                     data = await response.read()
-                    status, headers = response.status, dict(response.headers)
+                    status, headers = response.status, response.headers
+                    self._note_time(headers.get("Date"))
         except TimeoutError:
             raise self._no_answer(call) from None
         except aiohttp.ClientConnectorError as error:
             raise Unreachable(0, "ConnectionFailed", _text(error), call=str(call)) from error
-        except (aiohttp.ClientError, OSError) as error:
+        except _BROKEN as error:
             raise Unreachable(0, "AnswerLost", _text(error), call=str(call)) from error
         if not 200 <= status < 300:
             raise errors.from_response(status, data, headers, call=str(call))
@@ -190,7 +200,7 @@ class Transport:
                         data = await response.read()
             except TimeoutError:
                 raise self._no_answer(call) from None
-            except (aiohttp.ClientError, OSError) as error:
+            except _BROKEN as error:
                 raise Unreachable(0, "ConnectionFailed", _text(error), call=str(call)) from error
             failure = errors.from_response(response.status, data, response.headers, call=str(call))
             if not isinstance(failure, Unauthorized) or refreshed or not await self.credentials.refresh():
@@ -209,6 +219,11 @@ class Transport:
         )
         response: aiohttp.ClientResponse = answer.response
         return response
+
+    def _note_time(self, told: str | None) -> None:
+        if told is not None:
+            with suppress(ValueError, TypeError):  # no date, or one without a zone
+                self.clock_skew = self._now() - parsedate_to_datetime(told)
 
     def _no_answer(self, call: Call) -> Unreachable:
         return Unreachable(0, "Deadline", f"no answer within {self.timeout_seconds:g} s", call=str(call))
