@@ -52,6 +52,8 @@ class HardSlices(Entry):
     ai_cpus: Annotated[int, Field(alias="aiCPUs", ge=0, le=256)]
     allocatable_memory: Quantity
     templates: Annotated[tuple[HardTemplate, ...], Field(min_length=1)]
+    # Templates of a chip that has the same PCI ids: whether a card has them is known on its host only.
+    twin_templates: tuple[ProfileName, ...] = ()
 
 
 class SoftSlices(Entry):
@@ -73,8 +75,14 @@ class ProductEntry(Entry):
     subsystems: tuple[SubsystemID, ...] = ()
     class_code: Annotated[PCIClass | None, Field(alias="class")] = None
     memory: Quantity | None = None
-    # How many SR-IOV virtual functions the card makes.
+    # How many SR-IOV virtual functions the card makes, whatever the release of its driver.
     virtual_functions: Annotated[int | None, Field(ge=1, le=256)] = None
+    # How many somebody saw; another release of the driver may make more, so that it bounds nothing for sure.
+    virtual_functions_seen: Annotated[int | None, Field(ge=1, le=256)] = None
+    # What the frame buffers of all vGPUs of the card together come to at most, in the GB of profile names.
+    frame_buffer_gb: Annotated[int | None, Field(alias="frameBufferGB", ge=1, le=1024)] = None
+    # Whether vGPUs of several frame buffers live on one card in mixed-size mode; absent where nothing is known.
+    mixes_sizes: bool | None = None
     profiles: tuple[VGPUProfile, ...] = ()
     hard: HardSlices | None = None
     soft: SoftSlices | None = None
@@ -99,6 +107,8 @@ class Vendor(Entry):
     shared_nodes: tuple[NodeGlob, ...] = ()
     # Nodes of a card's partitions.
     slice_nodes: tuple[NodeGlob, ...] = ()
+    # Device plugins of the vendor name their resources in these domains, or below them.
+    resource_domains: tuple[Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")], ...] = ()
     # Below /sys/class.
     sysfs_class: Annotated[str | None, Field(pattern=r"^[a-z0-9_-]{1,64}$")] = None
     source: Sources

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import crds
+from crds.generator import device_classes
 from crds.generator.manifests import manifests
 from crds.generator.reference import reference_pages
 
@@ -13,10 +14,13 @@ from crds.generator.reference import reference_pages
 def generated(root: Path) -> dict[Path, str]:
     """Text by path of every generated file below the repository's root."""
     manifest_folder = root / "crds" / "manifests"
+    classes_folder = root / "kustomize" / "base" / "device-classes"
     reference_folder = root / "docs" / "reference" / "api"
-    return {manifest_folder / name: text for name, text in manifests().items()} | {
-        reference_folder / name: text for name, text in reference_pages().items()
-    }
+    return (
+        {manifest_folder / name: text for name, text in manifests().items()}
+        | {classes_folder / name: text for name, text in device_classes.manifests().items()}
+        | {reference_folder / name: text for name, text in reference_pages().items()}
+    )
 
 
 def stale(files: dict[Path, str]) -> list[tuple[Path, str]]:

@@ -30,9 +30,12 @@ def api_name(attribute: str) -> str:
     return first + "".join(_INITIALISMS.get(word, word.capitalize()) for word in rest)
 
 
-def cel(rule: str, message: str, field_path: str | None = None) -> dict[str, str]:
-    """One ``x-kubernetes-validations`` rule, in the standard subset of CEL only: the linter evaluates the same text."""
-    return {"rule": rule, "message": message} | ({"fieldPath": field_path} if field_path else {})
+def cel(id: str, rule: str, message: str, field_path: str | None = None) -> dict[str, str]:
+    """One ``x-kubernetes-validations`` rule, in the standard subset of CEL only: the linter evaluates the same text.
+
+    Its id ends the message, so that ``npufleet explain`` can be asked about what kubectl shows.
+    """
+    return {"rule": rule, "message": f"{message} [{id}]"} | ({"fieldPath": field_path} if field_path else {})
 
 
 def schema_notes(*rules: dict[str, str], **extensions: Any) -> dict[str, Any]:
@@ -43,9 +46,9 @@ def schema_notes(*rules: dict[str, str], **extensions: Any) -> dict[str, Any]:
     return notes
 
 
-def key_rule(pattern: str, longest: int, message: str) -> dict[str, str]:
+def key_rule(id: str, pattern: str, longest: int, message: str) -> dict[str, str]:
     """Restricts the keys of a map: a structural schema has no keyword for them."""
-    return cel(f"self.all(key, size(key) <= {longest} && key.matches(r'{pattern}'))", message)
+    return cel(id, f"self.all(key, size(key) <= {longest} && key.matches(r'{pattern}'))", message)
 
 
 def absent(text: str) -> dict[str, Any]:

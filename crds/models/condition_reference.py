@@ -9,6 +9,7 @@ from typing import Final
 
 from crds.models.node_policy import PolicyConditionType, PolicyReason
 from crds.models.node_state import DeviceState
+from crds.models.publication import PublicationConditionReason, PublicationConditionType, PublicationReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,20 @@ _INVALID: Final = "The policy cannot be understood; its devices stay as they are
 _SILENT: Final = "A daemon of the node has not renewed its Lease for 15 minutes."
 _REBOOTED: Final = "The node has booted and a daemon has not reported since."
 _MISSING: Final = "The mode needs a daemon that does not report on the node."
+_NO_CLASS: Final = (
+    "A DeviceClass by which pods ask for its devices does not exist; `npufleet deviceclasses NAME` prints those of a "
+    "driver name for Git."
+)
 _GIVEN_UP: Final = "A drain for the change was given up; the message says when it is tried again."
 _IN_VAIN: Final = "The device was drained and did not change; the message says when its users are moved away again."
-_HELD: Final = "Many policies vanished at once: their devices stay as they are until the removal is confirmed."
+_HELD: Final = "Many policies vanished at once: their devices stay as they are until each is back, or it is confirmed."
 
 _POLICY: Final = (
     ConditionDoc(
         "status",
         PolicyConditionType.READY,
-        "Every device that the policy decides is as it asks, on every node, observed in this boot.",
+        "Every device that the policy decides is as it asks, on every node, observed in this boot; and published, on "
+        "nodes with a publisher.",
         _reasons(
             (PolicyReason.ALL_DEVICES_READY, "True", "All devices are as asked."),
             (PolicyReason.NO_NODES_MATCHED, "True", "The selector selects no node: nothing to do."),
@@ -73,6 +79,7 @@ _POLICY: Final = (
             ),
             (PolicyReason.DEVICES_FAILED, "False", _FAILED),
             (PolicyReason.DAEMON_MISSING, "False", _MISSING),
+            (PolicyReason.DEVICE_CLASS_MISSING, "False", _NO_CLASS),
             (PolicyReason.INVALID, "False", _INVALID),
             (PolicyReason.DAEMON_SILENT, "Unknown", _SILENT),
             (PolicyReason.REBOOTED, "Unknown", _REBOOTED),
@@ -122,6 +129,18 @@ _POLICY: Final = (
             (PolicyReason.WON_DEVICES, "True", "It wins devices that another policy wants differently."),
         ),
     ),
+    ConditionDoc(
+        "status",
+        PolicyConditionType.BREAK_GLASS,
+        "Its spec is not what is in Git; only stated while it is so.",
+        _reasons(
+            (
+                PolicyReason.EDITED_BY_HAND,
+                "True",
+                "Somebody changed it past Git, and gave a reason; the message tells both, and the fields.",
+            ),
+        ),
+    ),
 )
 
 _NODE_STATE: Final = (
@@ -167,6 +186,53 @@ _NODE_STATE: Final = (
                 "JournalUnreadable",
                 "False",
                 "The journal was set aside; devices on a VFIO driver count as bound by others and stay there.",
+            ),
+        ),
+    ),
+    ConditionDoc(
+        "status.publication",
+        PublicationConditionType.READY,
+        "Every ordered device is offered to pods and VMs, as far as it should be.",
+        _reasons(
+            (PublicationConditionReason.ALL_DEVICES_PUBLISHED, "True", "Every device is in a ResourceSlice."),
+            (PublicationConditionReason.NOTHING_ORDERED, "True", "There are no orders for devices to publish."),
+            (PublicationConditionReason.DEVICES_PENDING, "False", "Devices are being prepared, or handed over."),
+            (PublicationConditionReason.DEVICES_BLOCKED, "False", "Nobody new gets some devices; each says why."),
+            (
+                PublicationConditionReason.NOT_PUBLISHED,
+                "False",
+                "The API server does not take the slices, or a file cannot be written; the message says which.",
+            ),
+            (
+                PublicationConditionReason.ORDERS_HELD,
+                "Unknown",
+                "The orders are not for this node as it is now: nothing is published anew or withdrawn.",
+            ),
+        ),
+    ),
+    ConditionDoc(
+        "status.publication",
+        PublicationConditionType.REGISTERED,
+        "The kubelet knows the plugin under every driver name in use.",
+        _reasons(
+            (PublicationConditionReason.REGISTERED, "True", "It does."),
+            (
+                PublicationConditionReason.NOT_REGISTERED,
+                "False",
+                "It does not: pods with claims wait on the node. The message has the kubelet's words.",
+            ),
+        ),
+    ),
+    ConditionDoc(
+        "status.publication",
+        PublicationConditionType.CHECKPOINT_INTACT,
+        "It is known which claims pods were prepared for.",
+        _reasons(
+            (PublicationConditionReason.CHECKPOINT_READ, "True", "The checkpoint is readable."),
+            (
+                PublicationConditionReason.CHECKPOINT_LOST,
+                "False",
+                "The checkpoint was set aside; devices that somebody may have are withheld. The message names it.",
             ),
         ),
     ),
@@ -261,7 +327,7 @@ _NODE_STATE: Final = (
                 "RemovalHeld",
                 "True",
                 "Many policies vanished at once, or many devices that npufleet changed are in no orders and in no "
-                "policy: they stay as they are until the removal is confirmed.",
+                "policy: they stay as they are until they are back or the removal is confirmed.",
             ),
         ),
     ),
@@ -358,6 +424,54 @@ _DEVICES: Final = ReasonTable(
     ),
 )
 
+_PUBLISHED: Final = ReasonTable(
+    "status.publication.devices[].reason",
+    "How far a device is on its way to pods and VMs. Besides `Ready`, nobody new gets it; who has it keeps it.",
+    _reasons(
+        (PublicationReason.PUBLISHED, DeviceState.READY, "It is in a ResourceSlice."),
+        (
+            PublicationReason.WAITS_FOR_BINDING,
+            DeviceState.PENDING,
+            "A daemon that prepares it has not reported it ready, for these orders and in this boot.",
+        ),
+        (
+            PublicationReason.HAND_OVER,
+            DeviceState.PENDING,
+            "It has to change and is withheld; the message names the claims that still have it.",
+        ),
+        (PublicationReason.HANDED_OVER, DeviceState.PENDING, "It has to change and nobody has it: the binder may."),
+        (PublicationReason.OTHER_PLUGIN, DeviceState.BLOCKED, "Another plugin offers it; the message names which."),
+        (
+            PublicationReason.INVALID_DEVICE,
+            DeviceState.BLOCKED,
+            "The API server would refuse it, and every other device of its slice with it; the message says why.",
+        ),
+        (
+            PublicationReason.MODE_NOT_PUBLISHED,
+            DeviceState.BLOCKED,
+            "The publisher of this version does not publish devices of its mode.",
+        ),
+        (
+            PublicationReason.NOT_READY,
+            DeviceState.BLOCKED,
+            "It was published, and a daemon that prepares it does not call it ready any more.",
+        ),
+        (PublicationReason.VETOED, DeviceState.BLOCKED, "It was published, and now the host needs it."),
+        (
+            PublicationReason.USED_OUTSIDE,
+            DeviceState.BLOCKED,
+            "A process of no pod, or of a pod without a claim on it, uses it.",
+        ),
+        (
+            PublicationReason.DRIVER_CHANGED,
+            DeviceState.BLOCKED,
+            "Somebody else has put it on another driver since it was published.",
+        ),
+        (PublicationReason.UNHEALTHY, DeviceState.BLOCKED, "The host says that it does not work."),
+        (PublicationReason.WITHDRAWN, DeviceState.RELEASED, "It is offered to nobody any more."),
+    ),
+)
+
 _BLOCKERS: Final = ReasonTable(
     "status.blockers[].reason",
     "Why a device or a node is not as the policy asks; besides these, the reasons of its daemons (see NPUNodeState).",
@@ -380,6 +494,7 @@ _BLOCKERS: Final = ReasonTable(
         ("StateUnreadable", "", "The node's NPUNodeState cannot be understood."),
         ("ReportUnreadable", "", "A daemon's report cannot be understood."),
         ("DaemonMissing", "", _MISSING),
+        ("DeviceClassMissing", "", f"{_NO_CLASS} `node` is empty."),
         ("DaemonSilent", "", _SILENT),
         ("Rebooted", "", _REBOOTED),
         ("InternalError", "", "A fault of npufleet: the node stays as it is; the log of the controller says more."),
@@ -388,4 +503,7 @@ _BLOCKERS: Final = ReasonTable(
 )
 
 CONDITIONS: Final[dict[str, tuple[ConditionDoc, ...]]] = {"NPUNodePolicy": _POLICY, "NPUNodeState": _NODE_STATE}
-REASONS: Final[dict[str, tuple[ReasonTable, ...]]] = {"NPUNodePolicy": (_BLOCKERS,), "NPUNodeState": (_DEVICES,)}
+REASONS: Final[dict[str, tuple[ReasonTable, ...]]] = {
+    "NPUNodePolicy": (_BLOCKERS,),
+    "NPUNodeState": (_DEVICES, _PUBLISHED),
+}

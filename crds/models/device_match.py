@@ -43,9 +43,14 @@ class DeviceMatch(Model):
 
     model_config = ConfigDict(
         json_schema_extra=schema_notes(
-            cel(" || ".join(f"has(self.{name})" for name in _CRITERIA), _NOT_EMPTY),
-            cel("!has(self.addresses) || has(self.products) || has(self.devices)", _ADDRESSES_ALONE, ".addresses"),
-            cel("!has(self.devices) || has(self.vendors)", _DEVICES_ALONE, ".devices"),
+            cel("NPF-ALL-031", " || ".join(f"has(self.{name})" for name in _CRITERIA), _NOT_EMPTY),
+            cel(
+                "NPF-ALL-032",
+                "!has(self.addresses) || has(self.products) || has(self.devices)",
+                _ADDRESSES_ALONE,
+                ".addresses",
+            ),
+            cel("NPF-ALL-033", "!has(self.devices) || has(self.vendors)", _DEVICES_ALONE, ".devices"),
         )
     )
 

@@ -39,6 +39,9 @@ from crds.models.rollout import Rollout
 from crds.models.selectors import LabelSelector
 
 DEFAULT_DRIVER_NAME: Final = "npufleet.io"
+_BLOCK_RULES: Final = ("NPF-NP-001", "NPF-NP-002", "NPF-NP-003", "NPF-NP-004")
+_REQUIRED_BLOCK_RULES: Final = ("NPF-NP-005", "NPF-NP-006")
+_NAMES_TWICE: Final = "the names of the rules must be unique"
 _OF_CARDS: Final = "virtual functions are given by cards: leave match.function out, or virtualFunctions"
 
 
@@ -56,20 +59,23 @@ class DeviceRule(Model):
         json_schema_extra=schema_notes(
             *(
                 cel(
+                    id,
                     f"!has(self.{block}) || self.mode == '{mode}'",
                     f"{block} is the block of mode {mode}: remove it, or set mode to {mode}",
                     f".{block}",
                 )
-                for mode, block in YAML_BLOCKS.items()
+                for id, (mode, block) in zip(_BLOCK_RULES, YAML_BLOCKS.items(), strict=True)
             ),
             *(
                 cel(
+                    id,
                     f"self.mode != '{mode}' || has(self.{YAML_BLOCKS[mode]})",
                     f"mode {mode} needs the block {YAML_BLOCKS[mode]}",
                 )
-                for mode in REQUIRED_BLOCKS
+                for id, mode in zip(_REQUIRED_BLOCK_RULES, REQUIRED_BLOCKS, strict=True)
             ),
             cel(
+                "NPF-NP-007",
                 "!has(self.passthrough) || !has(self.passthrough.virtualFunctions) || !has(self.match.function) || "
                 f"self.match.function != '{Function.VIRTUAL}'",
                 _OF_CARDS,
@@ -182,7 +188,7 @@ class NodePolicySpec(Model):
             max_length=32,
             description="Rules; the first that matches a device decides it.",
             json_schema_extra=schema_notes(
-                cel("self.all(a, self.exists_one(b, b.name == a.name))", "the names of the rules must be unique"),
+                cel("NPF-NP-008", "self.all(a, self.exists_one(b, b.name == a.name))", _NAMES_TWICE),
                 list_type="atomic",
             ),
         ),
@@ -201,7 +207,7 @@ class NodePolicySpec(Model):
     @model_validator(mode="after")
     def _names_are_unique(self) -> "NodePolicySpec":
         if len({rule.name for rule in self.devices}) != len(self.devices):
-            raise fault("the names of the rules must be unique", "devices")
+            raise fault(_NAMES_TWICE, "devices")
         return self
 
 
@@ -213,6 +219,7 @@ class PolicyConditionType(StrEnum):
     PROGRESSING = "Progressing"
     DEGRADED = "Degraded"
     CONFLICTED = "Conflicted"
+    BREAK_GLASS = "BreakGlass"
 
 
 class PolicyReason(StrEnum):
@@ -227,6 +234,7 @@ class PolicyReason(StrEnum):
     DEVICES_BLOCKED = "DevicesBlocked"
     DEVICES_FAILED = "DevicesFailed"
     DAEMON_MISSING = "DaemonMissing"
+    DEVICE_CLASS_MISSING = "DeviceClassMissing"
     DAEMON_SILENT = "DaemonSilent"
     REBOOTED = "Rebooted"
     PAUSED = "Paused"
@@ -243,6 +251,8 @@ class PolicyReason(StrEnum):
     NO_CONFLICT = "NoConflict"
     LOST_DEVICES = "LostDevices"
     WON_DEVICES = "WonDevices"
+    # BreakGlass
+    EDITED_BY_HAND = "EditedByHand"
 
 
 class NodeCounts(Model):
@@ -264,7 +274,7 @@ class DeviceCounts(Model):
 class Blocker(Model):
     """Why a device is not as the policy asks."""
 
-    node: Annotated[str, Field(max_length=253, description="The node.")]
+    node: Annotated[str, Field(max_length=253, description="The node; empty when it is about no single one.")]
     device: Annotated[PCIAddressOrEmpty, Field(description="The device's address; empty when the whole node waits.")]
     reason: Annotated[Reason, Field(description="One stable CamelCase word.")]
     message: Annotated[ShortText, Field(description="The same for a human, with the name of the user or the fix.")]

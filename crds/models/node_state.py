@@ -89,6 +89,7 @@ class Removal(StrEnum):
     """What is known of a policy's removal."""
 
     CONFIRMED = "Confirmed"
+    HELD = "Held"
 
 
 class PolicyRollout(Rollout):
@@ -99,8 +100,9 @@ class PolicyRollout(Rollout):
         Removal | None,
         Field(
             description=(
-                "`Confirmed`: the policy is gone, and somebody confirmed that this is meant although many are; its "
-                "devices are given back. Absent otherwise."
+                "`Held`: the policy is gone, together with many others; its devices stay as they are until it is back "
+                "or somebody confirms that this is meant, however few of the others are still missing by then. "
+                "`Confirmed`: somebody did; its devices are given back. Absent otherwise."
             )
         ),
     ] = None
@@ -155,6 +157,8 @@ class UseKind(StrEnum):
     PROCESS = "Process"
     VIRTUAL_FUNCTIONS = "VirtualFunctions"
     HOLDER = "Holder"
+    CLAIM = "Claim"
+    POD = "Pod"
     PUBLISHED = "Published"
     UNREADABLE = "Unreadable"
 
@@ -166,7 +170,8 @@ class DeviceUser(Model):
     name: Annotated[str, Field(max_length=253, description="The user's name, e.g. of a process.")]
     detail: Annotated[ShortText, Field(description="What was seen, e.g. the process id and the open device node.")] = ""
     pod_uid: Annotated[
-        UID | None, Field(description="UID of the pod whose process it is; absent when it is no process of a pod.")
+        UID | None,
+        Field(description="UID of the pod that it is, or whose process; absent when it is of no pod, or not known."),
     ] = None
 
 

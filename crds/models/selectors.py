@@ -37,6 +37,7 @@ class SelectorRequirement(Model):
     model_config = ConfigDict(
         json_schema_extra=schema_notes(
             cel(
+                "NPF-NP-009",
                 "self.operator in ['In', 'NotIn'] ? (has(self.values) && size(self.values) > 0) : "
                 "(!has(self.values) || size(self.values) == 0)",
                 _VALUES_MISFIT,
@@ -90,7 +91,14 @@ class LabelSelector(Model):
             max_length=32,
             description="Labels that must have exactly these values.",
             json_schema_extra=absent("no requirement")
-            | schema_notes(key_rule(_KEY_PATTERN, _KEY_LENGTH, "a key of matchLabels must be a label key")),
+            | schema_notes(
+                key_rule(
+                    "NPF-NP-010",
+                    _KEY_PATTERN,
+                    _KEY_LENGTH,
+                    "a key of matchLabels must be a label key: NAME or DOMAIN/NAME",
+                )
+            ),
         ),
     ] = Field(default_factory=dict)
     match_expressions: Annotated[
@@ -104,6 +112,11 @@ class LabelSelector(Model):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels is selected."""
-        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            requirement.matches(labels) for requirement in self.match_expressions
-        )
+        # Loops, not generators: this is asked of every node of a fleet while somebody waits for a review.
+        for key, value in self.match_labels.items():
+            if labels.get(key) != value:
+                return False
+        for requirement in self.match_expressions:  # noqa: SIM110
+            if not requirement.matches(labels):
+                return False
+        return True

@@ -61,7 +61,12 @@ class Amounts(Model):
             description="vGPUs by profile name; a profile that is not named has no limit.",
             json_schema_extra=_NO_LIMIT
             | schema_notes(
-                key_rule(PROFILE_NAME_PATTERN, PROFILE_NAME_LENGTH, "a key of profiles must be a profile name")
+                key_rule(
+                    "NPF-VQ-001",
+                    PROFILE_NAME_PATTERN,
+                    PROFILE_NAME_LENGTH,
+                    "a key of profiles must be a profile name, e.g. L40S-24Q",
+                )
             ),
         ),
     ] = Field(default_factory=dict)
@@ -73,11 +78,13 @@ class PerPod(Model):
     model_config = ConfigDict(
         json_schema_extra=schema_notes(
             cel(
+                "NPF-VQ-002",
                 "!has(self.minCores) || !has(self.maxCores) || self.minCores <= self.maxCores",
                 _BOUNDS_CROSS.format("Cores"),
                 ".minCores",
             ),
             cel(
+                "NPF-VQ-003",
                 "!has(self.minDevices) || !has(self.maxDevices) || self.minDevices <= self.maxDevices",
                 _BOUNDS_CROSS.format("Devices"),
                 ".minDevices",
@@ -128,7 +135,7 @@ class ChargedDevices(Model):
     """Which devices are charged; all that is given must hold."""
 
     model_config = ConfigDict(
-        json_schema_extra=schema_notes(cel("has(self.products) || has(self.deviceClasses)", _NOT_EMPTY))
+        json_schema_extra=schema_notes(cel("NPF-VQ-004", "has(self.products) || has(self.deviceClasses)", _NOT_EMPTY))
     )
 
     products: Annotated[
