@@ -5,10 +5,10 @@ one broken device costs one thread, not one per pass.
 """
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
+
+from runtime.own_thread import in_own_thread
 
 T = TypeVar("T")
 
@@ -31,38 +31,13 @@ class BoundedCalls:
         """What ``call`` returns or raises; HungError names ``key``."""
         if key in self._hung:
             raise self._error(key)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            self._hung.discard(key)
-            if done.done():
-                return
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(result)  # type: ignore[arg-type]
-
-        def work() -> None:
-            result: T | None = None
-            failure: BaseException | None = None
-            try:
-                result = call()
-            except Exception as error:
-                failure = error
-            with contextlib.suppress(RuntimeError):  # the loop may be gone by now
-                loop.call_soon_threadsafe(settle, result, failure)
-
-        threading.Thread(target=work, name=key, daemon=True).start()
-        try:
-            # Not asyncio.timeout: it may report the deadline of a call that has answered in the same turn of the loop.
-            await asyncio.wait({done}, timeout=self._deadline)
-            if done.done():
-                return done.result()
+        done = in_own_thread(key, call)
+        done.add_done_callback(lambda _: self._hung.discard(key))
+        await asyncio.wait({done}, timeout=self._deadline)
+        if not done.done():
             self._hung.add(key)
             raise self._error(key)
-        finally:
-            done.cancel()
+        return done.result()
 
     def _error(self, key: str) -> HungError:
         # The same words every time: they stand in a status.

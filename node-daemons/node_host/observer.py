@@ -3,6 +3,7 @@
 One device that hangs, vanishes or talks nonsense costs that device only.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,11 @@ from node_host.bounded_call import BoundedCalls, HungError
 from node_host.evidence.device_nodes import DeviceNodes, read_device_nodes
 from node_host.evidence.disks import DiskEvidence
 from node_host.evidence.open_handles import OpenHandles, read_open_handles
+from node_host.evidence.pod_devices import KnownDevices, pod_users, served_by_plugins
+from node_host.evidence.pod_resources import PluginDevices, PodResources, read_plugin_devices, read_pod_resources
+from node_host.evidence.prepared import Prepared, read_prepared
 from node_host.evidence.publication import Published, read_published
-from node_host.evidence.usage import as_told_before, users_of
+from node_host.evidence.usage import as_told_before, unreadable_use, users_of
 from node_host.evidence.vetoes import HostEvidence, read_evidence, vetoes_of
 from node_host.handover.token_files import TokenFiles
 from node_host.handover.tokens import Tokens, read_tokens
@@ -45,7 +49,8 @@ _NODES_OF: Final = "nodes of "
 class Observer:
     """Reads one host. ``of_interest`` picks the devices whose users and serial number are looked at.
 
-    ``node_patterns`` are globs of device nodes that the catalogue knows for a device.
+    ``node_patterns`` are globs of device nodes that the catalogue knows for a device, ``vendors_of`` the PCI vendors
+    whose device plugins use a domain. With ``asks_plugins`` a view also says what device plugins serve.
     """
 
     def __init__(
@@ -55,15 +60,23 @@ class Observer:
         *,
         of_interest: Callable[[PCIDevice], bool],
         node_patterns: Callable[[PCIDevice], tuple[str, ...]] = lambda _: (),
+        vendors_of: Callable[[str], frozenset[str]] = lambda _: frozenset(),
+        asks_plugins: bool = False,
     ) -> None:
         self._host = host
         self._calls = calls
         self._of_interest = of_interest
         self._node_patterns = node_patterns
+        self._vendors_of = vendors_of
+        self._asks_plugins = asks_plugins
         self._taken: dict[str, str] = {}
+        # All devices as they were last seen, and what else they are called: a name may mean one that is not looked at.
+        self._seen: dict[str, PCIDevice] = {}
+        self._names: dict[str, str] = {}
         # Users in the words of the last look at each device, and what else they were judged by.
         self._told: dict[str, tuple[DeviceUser, ...]] = {}
         self._judged: dict[str, tuple[PCIDevice, DeviceNodes]] = {}
+        self._boot_id = ""
 
     async def view(self, named: Collection[str] = ()) -> HostView:
         """The whole host; ``named`` devices are looked at closely whatever they are.
@@ -71,7 +84,7 @@ class Observer:
         Raises BootUnknownError or HungError when not even the boot is known.
         """
         problem: str | None = None
-        self._taken = {}
+        self._taken, self._seen, self._names = {}, {}, {}
         try:
             addresses = await self._calls.run(DEVICES, partial(list_addresses, self._host))
         except (OSError, HungError) as error:
@@ -85,19 +98,23 @@ class Observer:
 
     async def _view(self, addresses: Iterable[str], named: Collection[str], problem: str | None) -> HostView:
         """Without module aliases, which only a plan asks for."""
-        boot_id = await self._calls.run("boot id", partial(read_boot_id, self._host))
+        boot_id = self._boot_id = await self._calls.run("boot id", partial(read_boot_id, self._host))
         groups = await self._safe("iommu groups", read_groups, _groups_unreadable)
         devices, unreadable = await self._devices(addresses)
         close = self._close(devices, groups, named)
         await self._add_serials(sorted(close & devices.keys()), devices)
         evidence = await self._safe("host evidence", read_evidence, _evidence_unreadable)
+        self._seen |= devices
+        prepared = await self._prepared()
+        users = await self._users(close & devices.keys(), devices, boot_id, prepared)
+        plugins = await self._plugin_devices()
         return HostView(
             boot_id=boot_id,
             devices=devices,
             unreadable=unreadable,
             groups=groups,
             drivers=await self._safe("pci drivers", _read_drivers, lambda _: frozenset[str]()),
-            users=await self._users(close & devices.keys(), devices),
+            users=users,
             vetoes=vetoes_of(devices, groups, evidence),
             published=await self._safe(
                 "publication", lambda host: read_published(host, boot_id), lambda why: Published(unreadable=why)
@@ -105,6 +122,9 @@ class Observer:
             tokens=await self._safe(
                 "tokens", lambda host: read_tokens(TokenFiles(host)), lambda why: Tokens(unreadable=why)
             ),
+            prepared=prepared,
+            plugin_resources=served_by_plugins(plugins.devices, self._known()),
+            plugins_unreadable=plugins.unreadable,
             vfio_nodes=await self._safe("vfio nodes", read_vfio_nodes, lambda _: frozenset[str]()),
             problem=problem,
         )
@@ -147,11 +167,11 @@ class Observer:
         return close
 
     async def _users(
-        self, addresses: Collection[str], devices: Mapping[str, PCIDevice]
+        self, addresses: Collection[str], devices: Mapping[str, PCIDevice], boot_id: str, prepared: Prepared
     ) -> dict[str, tuple[DeviceUser, ...]]:
         if not addresses:
             return {}
-        handles = await self._open_handles()
+        handles, resources = await asyncio.gather(self._open_handles(), self._pod_resources())
         reads = {
             _NODES_OF + address: partial(
                 read_device_nodes, self._host, devices[address], self._node_patterns(devices[address])
@@ -164,9 +184,13 @@ class Observer:
             nodes[address] = result if isinstance(result, DeviceNodes) else DeviceNodes(unreadable=str(result))
         # Twins that this look leaves out keep the nodes that they had in the last one.
         self._taken |= {path: address for address in sorted(nodes) for path in nodes[address].paths}
+        self._names |= {name: address for address in sorted(nodes) for name in nodes[address].names}
+        told = _Told(boot_id, prepared, resources, self._known())
         found = {}
         for address in sorted(addresses):
-            users = users_of(devices[address], nodes[address], handles, taken_paths=self._taken)
+            users = users_of(
+                devices[address], nodes[address], handles, taken_paths=self._taken, told=told.users(address)
+            )
             found[address] = self._told[address] = as_told_before(users, self._told.get(address, ()))
             self._judged[address] = devices[address], nodes[address]
         return found
@@ -174,18 +198,50 @@ class Observer:
     async def is_let_go(self, addresses: Collection[str]) -> bool:
         """Whether a device has lost its last user since the last look, or the last that is of no pod.
 
-        Only open handles are looked at again. Whoever has come meanwhile does not count.
+        Only open handles, prepared claims and the kubelet are looked at again. Whoever has come meanwhile does not
+        count.
         """
-        handles = await self._open_handles()
+        handles, resources, prepared = await asyncio.gather(
+            self._open_handles(), self._pod_resources(), self._prepared()
+        )
+        told = _Told(self._boot_id, prepared, resources, self._known())
         for address in sorted(addresses & self._judged.keys()):
             device, nodes = self._judged[address]
             before = _who(self._told[address])
-            if not _who(users_of(device, nodes, handles, taken_paths=self._taken)) >= before:
+            users = users_of(device, nodes, handles, taken_paths=self._taken, told=told.users(address))
+            if not _who(users) >= before:
                 return True
         return False
 
     async def _open_handles(self) -> OpenHandles:
         return await self._safe("open handles", read_open_handles, lambda why: OpenHandles(unreadable=why))
+
+    async def _pod_resources(self) -> PodResources:
+        return await self._safe("the kubelet", read_pod_resources, lambda why: PodResources(unreadable=why))
+
+    async def _prepared(self) -> Prepared:
+        return await self._safe("checkpoint", read_prepared, lambda why: Prepared(unreadable=why))
+
+    async def _plugin_devices(self) -> PluginDevices:
+        if not self._asks_plugins:
+            return PluginDevices()
+        return await self._safe("device plugins", read_plugin_devices, lambda why: PluginDevices(unreadable=why))
+
+    def _known(self) -> KnownDevices:
+        return KnownDevices(self._seen, self._names, self._vendors_of, self._of_interest)
+
+
+class _Told:
+    """Users that the publisher's checkpoint and the kubelet tell of."""
+
+    def __init__(self, boot_id: str, prepared: Prepared, resources: PodResources, known: KnownDevices) -> None:
+        self._boot_id = boot_id
+        self._prepared = prepared
+        self._pods = pod_users(resources, known, lambda claim, address: prepared.is_to_come(claim, address, boot_id))
+        self._doubts = [unreadable_use(doubt) for doubt in (prepared.doubt, resources.doubt) if doubt is not None]
+
+    def users(self, address: str) -> tuple[DeviceUser, ...]:
+        return (*self._prepared.users(address, self._boot_id), *self._pods.get(address, ()), *self._doubts)
 
 
 def _who(users: Iterable[DeviceUser]) -> frozenset[str]:

@@ -1,20 +1,36 @@
 """The host at one moment, as far as a daemon has to know it, and what plans and executors ask of it (pure)."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from crds.models.bindings import BindingReason as Reason
 from crds.models.node_state import DeviceUser, UseKind, Veto, VetoReason
 from node_host.acting.locks import lock_names
+from node_host.evidence.prepared import Prepared
 from node_host.evidence.publication import Published
 from node_host.evidence.usage import in_use_text
-from node_host.handover.tokens import Tokens
+from node_host.handover.tokens import WAITS, Tokens
 from node_host.pci.device import PCIDevice
 from node_host.pci.iommu import IOMMUGroups
 from node_host.pci.vfio_drivers import VFIOAliases, is_vfio_driver
-from node_host.reasons import Reason
 
 _NOT_LOOKED_AT: Final = "who uses it was not looked at"
+_WAITS_SINCE_BOOT: Final = (
+    "pods could have it before the last boot, in another shape; waits for npufleet-dra-publisher to hand it over"
+)
+
+
+class ForOrders(Protocol):
+    """The orders that a device may be changed for."""
+
+    def entries_of(self, address: str) -> Collection[str]:
+        """The digests of their entries, for which a token may be."""
+        ...
+
+    def shapes_of(self, address: str) -> Collection[str]:
+        """The digests of the shapes that they give it; none when they take one away."""
+        ...
 
 
 class Obstacle(NamedTuple):
@@ -37,6 +53,10 @@ class HostView:
     vetoes: Mapping[str, tuple[Veto, ...]] = field(default_factory=dict)
     published: Published = field(default_factory=Published)
     tokens: Tokens = field(default_factory=Tokens)
+    prepared: Prepared = field(default_factory=Prepared)
+    # Resources of device plugins under which devices are, or may be, given to pods, by address; asked on request.
+    plugin_resources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    plugins_unreadable: str | None = None
     aliases: VFIOAliases = field(default_factory=VFIOAliases)
     vfio_nodes: frozenset[str] = frozenset()
     # Why the picture is not whole (the bus cannot be listed), or None: then what is missing may be there.
@@ -138,19 +158,49 @@ class HostView:
         own = (address, *(device.virtual_functions if device else ()))
         return frozenset(member for one in own for member in self.members(one))
 
-    def not_handed_over(self, address: str, entries: Callable[[str], Collection[str]]) -> Obstacle | None:
-        """Why the device may not be changed for being offered to pods, it or what goes along; None when it may.
+    def needs_token(self, address: str, shapes: Collection[str]) -> bool:
+        """Whether the device is changed into one of these shapes (none: given back) only once it was handed over.
 
-        ``entries`` gives the digests of the orders that a token of a device may be for.
+        What pods can have now always is; what they could have before the last boot, unless it gets that shape again.
         """
+        return address in self.published.addresses or self.prepared.was_offered_otherwise(address, shapes)
+
+    def not_handed_over(self, address: str, orders: ForOrders) -> Obstacle | None:
+        """Why the device may not be changed for pods that may come to it, or to what goes along; None when it may."""
         if self.published.doubt is not None:
             return Obstacle(Reason.PUBLISHED, self.published.doubt)
-        for one in self.going_along(address):
-            if one in self.published.addresses:
-                text = self.tokens.obstacle(one, self.boot_id, entries(one))
+        # Digests of orders cost more than the rest of a plan: they are asked for only where pods come into it.
+        named = self.published.addresses | self.prepared.addresses
+        if not named:
+            return None
+        along = [one for one in self.going_along(address) if one in named]
+        for one in (*along, *sorted(self.former_functions(address))):
+            text = self.prepared.awaited(one, self.boot_id, orders.shapes_of(one))
+            if text is not None:
+                return Obstacle(Reason.IN_USE, _of_one(one, address, text))
+        for one in along:
+            if self.needs_token(one, orders.shapes_of(one)):
+                text = self.tokens.obstacle(one, self.boot_id, orders.entries_of(one))
+                if text == WAITS and one not in self.published.addresses:
+                    text = _WAITS_SINCE_BOOT
                 if text is not None:
-                    return Obstacle(Reason.PUBLISHED, text if one == address else f"{one}, which goes along: {text}")
+                    return Obstacle(Reason.PUBLISHED, _of_one(one, address, text))
         return None
+
+    def former_functions(self, address: str) -> frozenset[str]:
+        """Virtual functions of a card that the checkpoint names and that are not there, as after a boot."""
+        device = self.devices.get(address)
+        absent = self.prepared.addresses - self.devices.keys()
+        return absent & device.possible_functions if device is not None and absent else frozenset()
+
+    def card_of(self, address: str) -> str | None:
+        """The card of a virtual function, also of one that the checkpoint names and that is not there; or None."""
+        device = self.devices.get(address)
+        if device is not None:
+            return device.physical_function
+        if address not in self.prepared.addresses:
+            return None
+        return next((card for card, one in self.devices.items() if address in one.possible_functions), None)
 
     def _needed(self, address: str) -> Obstacle | None:
         absent = self.absence(address)
@@ -169,6 +219,10 @@ class HostView:
             return None if self.is_gone(address) else _NOT_LOOKED_AT
         users = self.users[address]
         return f"in use by {in_use_text(users)}" if users else None
+
+
+def _of_one(one: str, address: str, text: str) -> str:
+    return text if one == address else f"{one}, which goes along: {text}"
 
 
 def _veto_reason(vetoes: tuple[Veto, ...]) -> Reason:

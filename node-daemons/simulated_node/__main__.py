@@ -47,6 +47,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--node-name", metavar="N", help="register as this Node (with --kubeconfig)")
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="the identity of the node's kubelet")
     parser.add_argument(
+        "--prepare-again-seconds",
+        type=float,
+        default=13.0,
+        metavar="N",
+        help="when claims that could not be prepared are tried again (default 13, as by a real kubelet)",
+    )
+    parser.add_argument(
+        "--slice-grace-seconds",
+        type=float,
+        default=30.0,
+        metavar="N",
+        help="how long ResourceSlices of a driver stay after its last plugin went (default 30, as by a real kubelet)",
+    )
+    parser.add_argument(
         "--label", action="append", default=[], type=_label, metavar="K=V", help="a label of the Node; may be repeated"
     )
     return parser
@@ -71,7 +85,15 @@ def _serve(options: argparse.Namespace, description: HostDescription) -> int:
         from simulated_node.kubelet.node_process import run_node
 
         labels = {**description.labels, **dict(options.label)}
-        return run_node(kernel, server, name=options.node_name, labels=labels, kubeconfig=options.kubeconfig)
+        return run_node(
+            kernel,
+            server,
+            name=options.node_name,
+            labels=labels,
+            kubeconfig=options.kubeconfig,
+            prepare_again_seconds=options.prepare_again_seconds,
+            slice_grace_seconds=options.slice_grace_seconds,
+        )
 
 
 if __name__ == "__main__":

@@ -51,6 +51,22 @@ class Control:
         """Every order so far, over all runs of the machine."""
         return read_records(self.root / PRIVATE / "writes.jsonl")
 
+    def stop_kubelet(self) -> None:
+        """As a kubelet that is upgraded: it plays no pods and answers nobody until ``start_kubelet``."""
+        self.act("stop_kubelet")
+
+    def start_kubelet(self) -> None:
+        """It deletes the node's ResourceSlices, and registers plugins anew."""
+        self.act("start_kubelet")
+
+    def serve_plugin_devices(self, resource: str, ids: Sequence[str]) -> None:
+        """A device plugin serves these, by the kubelet's word; none: it is gone."""
+        self.act("serve_plugin_devices", resource=resource, ids=list(ids))
+
+    def give_plugin_devices(self, namespace: str, pod: str, resource: str, ids: Sequence[str]) -> None:
+        """A pod that runs has these devices of a device plugin, by the kubelet's word."""
+        self.act("give_plugin_devices", namespace=namespace, pod=pod, resource=resource, ids=list(ids))
+
     def open_device(
         self,
         node_path: str,

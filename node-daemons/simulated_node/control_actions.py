@@ -3,8 +3,8 @@ server.
 """
 
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from simulated_node import wire
 from simulated_node.description import DescriptionError, Device
@@ -13,14 +13,24 @@ from simulated_node.faults import Block
 from simulated_node.kernel import SimulatedKernel
 
 
+class KubeletActions(Protocol):
+    """What can be done to the kubelet of a machine that is a node."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def serve(self, resource: str, ids: Sequence[str]) -> None: ...
+    def give(self, namespace: str, pod: str, resource: str, ids: Sequence[str]) -> None: ...
+
+
 class ControlActions:
-    """Runs requests against a kernel. ``on_reboot`` is called with each new boot id."""
+    """Runs requests against a kernel. ``on_reboot`` is called with each new boot id; ``kubelet`` is there on a node."""
 
     def __init__(self, kernel: SimulatedKernel) -> None:
         self._kernel = kernel
         self._blocks: dict[int, Block] = {}
         self._next_block = itertools.count(1)
         self.on_reboot: Callable[[str], None] = lambda _boot_id: None
+        self.kubelet: KubeletActions | None = None
 
     def act(self, message: dict[str, Any]) -> Any:
         """The answer's value; OSError from the kernel, WireError for what is no request."""
@@ -79,9 +89,27 @@ class ControlActions:
                 self._block(message).release()
             case "blocked":
                 return self._block(message).waiting
+            case "start_kubelet" | "stop_kubelet" | "serve_plugin_devices" | "give_plugin_devices":
+                self._act_on_kubelet(message)
             case other:
                 raise wire.WireError(f"action: unknown {other!r}")
         return None
+
+    def _act_on_kubelet(self, message: dict[str, Any]) -> None:
+        kubelet = self.kubelet
+        if kubelet is None:
+            raise wire.WireError("the machine has no kubelet: it was started without --kubeconfig")
+        match message["action"]:
+            case "start_kubelet":
+                kubelet.start()
+            case "stop_kubelet":
+                kubelet.stop()
+            case "serve_plugin_devices":
+                kubelet.serve(wire.text(message, "resource"), [str(one) for one in wire.listing(message, "ids")])
+            case _:
+                pod = wire.text(message, "namespace"), wire.text(message, "pod")
+                ids = [str(one) for one in wire.listing(message, "ids")]
+                kubelet.give(*pod, wire.text(message, "resource"), ids)
 
     def _rebuild(self, message: dict[str, Any]) -> None:
         groups = wire.mapping(message, "groups")

@@ -1,7 +1,8 @@
 """The host port over a simulated kernel in the same process: what unit tests give a daemon."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -21,15 +22,38 @@ class InProcessHost(RootedFiles):
 
     def read(self, path: str) -> bytes:
         self._kernel.before_read(path)
-        return super().read(path)
+        files = self._kernel.files_in_memory(path)
+        return super().read(path) if files is None else files.read(path)
 
     def list(self, path: str) -> Names:
         self._kernel.before_read(path, "list")
-        return super().list(path)
+        files = self._kernel.files_in_memory(path)
+        return super().list(path) if files is None else [*files.list(path)]
 
     def read_link(self, path: str) -> str:
         self._kernel.before_read(path, "link")
-        return super().read_link(path)
+        files = self._kernel.files_in_memory(path)
+        return super().read_link(path) if files is None else files.read_link(path)
+
+    def scan(self, path: str) -> Sequence[tuple[str, bool]]:
+        files = self._kernel.files_in_memory(path)
+        return super().scan(path) if files is None else files.scan(path)
+
+    def links(self, path: str) -> Mapping[str, str | OSError]:
+        files = self._kernel.files_in_memory(path)
+        return super().links(path) if files is None else files.links(path, self.list(path))
+
+    def resolve(self, path: str) -> str:
+        files = self._kernel.files_in_memory(path)
+        return super().resolve(path) if files is None else files.resolve(path)
+
+    def exists(self, path: str) -> bool:
+        files = self._kernel.files_in_memory(path)
+        return super().exists(path) if files is None else files.exists(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        files = self._kernel.files_in_memory(path)
+        return super().stat(path) if files is None else files.stat(path)
 
     def write(self, path: str, data: bytes) -> None:
         self._kernel.write(path, data)

@@ -31,10 +31,10 @@ from simulated_node.root import PRIVATE, claim, count_boot
 from simulated_node.rules.registry import KernelError, rule
 from simulated_node.sleeping import Sleepers
 from simulated_node.subscriptions import Listeners, Subscription
-from simulated_node.tree.entries import File, lookup
+from simulated_node.tree.entries import File, Memory, lookup
 from simulated_node.tree.materialise import Materialiser
-from simulated_node.tree.pci import Memory
 from simulated_node.tree.render import KERNEL_DIRECTORIES, render
+from simulated_node.tree.unwritten import TreeFiles, UnwrittenTree
 
 T = TypeVar("T")
 
@@ -72,8 +72,16 @@ class SimulatedKernel:
     event_capacity = 4096
 
     def __init__(
-        self, root: Path | str, description: HostDescription, *, clock: Callable[[], float] = time.monotonic
+        self,
+        root: Path | str,
+        description: HostDescription,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        in_memory: bool = False,
     ) -> None:
+        """With ``in_memory`` the kernel's own files (/sys, /proc, /dev) are for the host ports of this object alone:
+        none is written, which is most of what a machine costs.
+        """
         self.root = Path(root).absolute()
         self.description = description
         self._lock = claim(self.root)
@@ -89,8 +97,9 @@ class SimulatedKernel:
         self._log = WriteLog(private / "writes.jsonl")
         for directory in (*KERNEL_DIRECTORIES, "/run"):
             shutil.rmtree(self.root / directory[1:], ignore_errors=True)
-        self._memory: Memory = {}
-        self._files = Materialiser(self.root, private / "staging")
+        self._memory = Memory()
+        self._unwritten = UnwrittenTree(self.root) if in_memory else None
+        self._files = self._unwritten or Materialiser(self.root, private / "staging")
         self._machine = self._boot()
         self._files.replace(render(self._machine, self._memory))
 
@@ -115,6 +124,11 @@ class SimulatedKernel:
     def host(self) -> Host:
         """The host port of this kernel, for daemons in the same process."""
         return InProcessHost(self)
+
+    def files_in_memory(self, path: str) -> TreeFiles | None:
+        """Where a path is read that is in no file, None where there are files."""
+        unwritten = self._unwritten
+        return unwritten.files if unwritten is not None and unwritten.holds(path) else None
 
     @property
     def boot_id(self) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from crds.models.bindings import BindingReason as Reason
 from node_host.acting.actions import Outcome, Result
-from node_host.reasons import Reason
 
 BASE_SECONDS: Final = 5.0
 CAP_SECONDS: Final = 300.0

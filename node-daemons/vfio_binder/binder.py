@@ -8,6 +8,7 @@ from random import random
 from typing import Final, TypeVar
 
 from crds.catalogue import Catalogue
+from crds.models.bindings import BindingReason as Reason
 from crds.models.node_state import (
     Bindings,
     BoundDevice,
@@ -26,14 +27,14 @@ from node_host.bounded_call import BoundedCalls, HungError
 from node_host.handover.binder_half import BinderHalf
 from node_host.host import Host
 from node_host.observer import Observer
-from node_host.reasons import Reason
+from node_host.orders import Orders
+from node_host.selection import is_accelerator, node_patterns, vendors_of
 from node_host.view import HostView
 from vfio_binder.attempts import Attempts
 from vfio_binder.cards import with_parts
 from vfio_binder.drift import DriftGuard
 from vfio_binder.plan import Plan, plan
 from vfio_binder.report import bindings, inventory
-from vfio_binder.selection import is_accelerator, node_patterns
 from vfio_binder.under_way import as_begun
 
 R = TypeVar("R", bound=DeviceReport)
@@ -42,21 +43,6 @@ COMPONENT: Final = "npufleet-vfio-binder"
 _ROUNDS: Final = 5
 _IN_PLACE: Final = frozenset({Reason.BOUND, Reason.ADOPTED, Reason.COMPANION, Reason.FUNCTIONS_BOUND})
 _SETTLED: Final = frozenset({DeviceState.READY, DeviceState.RELEASED})
-_NO_STATUS: Final = NodeStateStatus()
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What is ordered, as last read. ``node_uid`` is that of the Node that runs here, None when it cannot be read.
-
-    ``unreadable`` says why the orders cannot be understood, or None.
-    """
-
-    spec: NodeStateSpec | None
-    node_uid: str | None
-    generation: int = 0
-    status: NodeStateStatus = _NO_STATUS
-    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +116,11 @@ class Binder:
         self._used: frozenset[str] = frozenset()
         self._boot_id: str | None = None
         self._observer = Observer(
-            host, self._calls, of_interest=is_accelerator(catalogue), node_patterns=node_patterns(catalogue)
+            host,
+            self._calls,
+            of_interest=is_accelerator(catalogue),
+            node_patterns=node_patterns(catalogue),
+            vendors_of=vendors_of(catalogue),
         )
         self._executor = Executor(
             host, self._observer, self._calls, writer, journal, owner=COMPONENT, tokens=tokens, stopping=stopping
@@ -205,8 +195,7 @@ class Binder:
             orders.spec,
             view,
             journal,
-            node_uid=orders.node_uid,
-            unreadable=orders.unreadable,
+            held=orders.held,
             attempts=_told(self._attempts.in_force(now), view, journal),
             failures=_told(self._attempts.told_while_used(now), view, journal),
             drifting=self._drift.drifting(view, now),

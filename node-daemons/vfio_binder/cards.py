@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from crds.models.bindings import WAITS_FOR_USERS
+from crds.models.bindings import BindingReason as Reason
 from crds.models.modes import Mode, OnRelease, Passthrough
 from crds.models.node_state import BoundDevice, DesiredDevice, DeviceIdentity, DeviceReport, DeviceState, Intent
 from node_host.acting.actions import Forget, MakeFunctions, OfferFunctions, Remember, RemoveFunctions
 from node_host.acting.journal import FormerFunctions, JournalEntry
 from node_host.pci.device import PCIDevice
 from node_host.pci.vfio_drivers import is_vfio_driver
-from node_host.reasons import WAITS_FOR_USERS, Reason
 from vfio_binder.decisions import Decision, decide, forget_gone, give_back
 from vfio_binder.situation import Block, Situation, Want, blocked, wanted_functions
 

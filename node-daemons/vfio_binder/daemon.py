@@ -8,34 +8,28 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from crds.models.bindings import WAITS_FOR_USERS
 from crds.models.node_state import Bindings, Inventory, NodeStateStatus
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import HungError
-from node_host.reasons import WAITS_FOR_USERS
+from node_host.node_identity import NodeIdentity
+from node_host.orders import StandingOrders
+from node_host.rounds import Wake, run_rounds
+from node_host.state_record import StateRecord
 from runtime.errors import ApiError, Conflict, NotFound
 from runtime.status_writer import StatusWriter
 from runtime.store import Store
-from vfio_binder.binder import Binder, Orders, Pass
+from vfio_binder.binder import Binder, Pass
 from vfio_binder.metrics import BinderMetrics
-from vfio_binder.node_identity import NodeIdentity
-from vfio_binder.state_record import StateRecord
 
 _log = logging.getLogger(__name__)
 
-SETTLE_SECONDS: Final = 0.2
-_SHARE_OF_TIME: Final = 5  # a storm of events keeps the daemon busy for at most one part in five
-FINISH_SECONDS: Final = 8.0
 _RETRY_SECONDS: Final = 5.0
 # While somebody has a device that orders speak of it is looked this often whether it has been let go: a change that its
 # users keep back goes on by what the inventory says. Only open handles are looked at: 25 ms of processor time with 300
 # processes of 4 descriptors each, 120 ms where they have 34, which is 1.2 percent of a core.
 USERS_SECONDS: Final = 10.0
 _WAITING_SECONDS: Final = 5.0  # nobody tells when a user lets a device go
-_CONFIRM_EVERY: Final = 300.0  # seconds after which the Node is asked for its UID again
-
-
-class Wake(asyncio.Event):
-    """Set when something may have changed: then the daemon looks at once."""
 
 
 class Daemon:
@@ -57,14 +51,12 @@ class Daemon:
         self._node = node
         self._store = store
         self._binder = binder
-        self._identity = identity
         self._statuses = statuses
         self._metrics = metrics
         self._resync = resync_seconds
         self._clock = clock
         self._wake = wake
-        self._confirmed = float("-inf")
-        self._orders = Orders(None, None)
+        self._orders = StandingOrders(identity, clock=clock)
         self._standing: tuple[str, NodeStateStatus] | None = None
         self._held: str | None = None
         self.problem: str | None = "no pass has been made yet"
@@ -75,29 +67,15 @@ class Daemon:
 
         One that is given up leaves what the journal tells the next binder: nothing is undone on the way out.
         """
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            while not stop.is_set():
-                self._wake.clear()
-                began = self._clock()
-                making = asyncio.ensure_future(self._pass())
-                await asyncio.wait({stopping, making}, return_when=asyncio.FIRST_COMPLETED)
-                if not making.done():
-                    await asyncio.wait({making}, timeout=FINISH_SECONDS)
-                if not making.done():
-                    _log.warning("A pass under way is given up: a write to the kernel has not come back")
-                    making.cancel()
-                    await asyncio.wait({making})
-                    return
-                wait = await making
-                settle = max(SETTLE_SECONDS, (self._clock() - began) * (_SHARE_OF_TIME - 1))
-                woken = asyncio.ensure_future(self._wake.wait())
-                await self._wait(wait, stopping, woken)
-                woken.cancel()
-                # A change seldom comes alone: a bind is half a dozen events.
-                await asyncio.wait({stopping}, timeout=min(settle, self._resync))
-        finally:
-            stopping.cancel()
+        await run_rounds(
+            self._pass,
+            stop,
+            self._wake,
+            wait=self._wait,
+            settle_at_most=self._resync,
+            given_up="A pass under way is given up: a write to the kernel has not come back",
+            clock=self._clock,
+        )
 
     async def _wait(self, seconds: float, *ends: asyncio.Future[Any]) -> None:
         """Until something may have changed, or the time is up, or one of ``ends`` is done."""
@@ -120,7 +98,7 @@ class Daemon:
             self._metrics.show(())
             return self._resync
         try:
-            orders = await self._read_orders(record)
+            orders = await self._orders.read(record, self._status(record))
             done = await self._binder.run(orders, progress=lambda under_way: self._begin(record, under_way))
         except (BootUnknownError, HungError) as error:
             _log.error("The host cannot be read: %s", error)
@@ -141,17 +119,6 @@ class Daemon:
         if any(report.reason in WAITS_FOR_USERS for report in done.left.every_report):
             waits.append(_WAITING_SECONDS)
         return min(waits)
-
-    async def _read_orders(self, record: StateRecord) -> Orders:
-        """Orders that cannot be understood leave the last ones standing, held."""
-        spec = record.spec if record.spec is not None else self._orders.spec
-        now = self._clock()
-        again = now - self._confirmed >= _CONFIRM_EVERY
-        uid = await self._identity.uid(spec.node_uid, again=again) if spec is not None else None
-        if again:
-            self._confirmed = now
-        self._orders = Orders(spec, uid, record.generation, self._status(record), record.fault)
-        return self._orders
 
     def _status(self, record: StateRecord) -> NodeStateStatus:
         """The status as it stands: what this process wrote last, or, after a start, what is there."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from crds.models.bindings import BindingReason as Reason
 from crds.models.modes import Mode, OnRelease
 from crds.models.node_state import BoundDevice, DeviceState, Intent
 from node_host.acting.actions import Action, Forget, JournalAction, Remember, Return
@@ -9,7 +10,6 @@ from node_host.acting.journal import JournalEntry
 from node_host.pci.vfio_drivers import is_vfio_driver
 from node_host.pci.vfio_nodes import missing_node
 from node_host.pci.viability import STUB, obstacles
-from node_host.reasons import Reason
 from vfio_binder.situation import Block, Situation, Want, blocked, returned_already
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from crds.models.node_state import NPUNodeState
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import HungError
-from vfio_binder.binder import Orders
+from node_host.orders import Orders
 from vfio_binder.build import build_binder
 from vfio_binder.text import has_findings, show
 

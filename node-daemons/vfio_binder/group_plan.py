@@ -5,13 +5,13 @@ The group goes as a whole or not at all: nothing is bound while one member that 
 
 from collections.abc import Iterator
 
+from crds.models.bindings import BindingReason as Reason
 from crds.models.modes import IOMMUBackend
 from crds.models.node_state import DeviceState
 from node_host.acting.actions import Bind, Remember
 from node_host.pci.device import PCIDevice, is_address
 from node_host.pci.vfio_drivers import VFIO_PCI, is_vfio_driver, module_of
 from node_host.pci.viability import STUB, allows_user
-from node_host.reasons import Reason
 from vfio_binder.decisions import Decision, placed_report
 from vfio_binder.situation import AUTO, Block, Situation, Want, blocked, gravest, returned_already
 

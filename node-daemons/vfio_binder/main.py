@@ -1,18 +1,18 @@
 """`npufleet-vfio-binder`: the daemon, one pass of it, or the plan of one pass."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from crds.models.node_state import NPUNodeState
+from node_host.daemon_options import add_node_arguments, add_resync_argument
+from node_host.state_record import DesiredFileError, read_desired_file
 from runtime import logs
 from runtime.settings import add_arguments, from_arguments
 from vfio_binder.binder import COMPONENT
 from vfio_binder.file_pass import run_from_file
-from vfio_binder.state_record import DesiredFileError, read_desired_file
 
 PORT: Final = 9445
 
@@ -26,7 +26,7 @@ not bind itself. What each device had before is kept in /var/lib/npufleet/binder
 """
 _EPILOG = """\
 examples:
-  npufleet-vfio-binder --node worker-1                              in a pod, as the DaemonSet runs it
+  npufleet-vfio-binder --node worker-1                              the daemon of a node
   npufleet-vfio-binder --node worker-1 --dry-run                    what it would do now; nothing is written
   npufleet-vfio-binder --once --desired state.yaml --host-root /    one pass from a file, without an API server
 
@@ -64,19 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--node",
-        default=os.environ.get("NPUFLEET_NODE"),
-        metavar="NAME",
-        help="name of the Node, and of its NPUNodeState; $NPUFLEET_NODE",
-    )
-    parser.add_argument(
-        "--host-root",
-        type=Path,
-        default=Path(os.environ.get("NPUFLEET_HOST_ROOT") or "/"),
-        metavar="DIR",
-        help="where the host's root is mounted; $NPUFLEET_HOST_ROOT, default /",
-    )
+    add_node_arguments(parser, names="the Node, and of its NPUNodeState")
     parser.add_argument("--once", action="store_true", help="make one pass, print plan and outcome, and end")
     parser.add_argument("--dry-run", action="store_true", help="print the plan of one pass and end; write nothing")
     parser.add_argument(
@@ -85,25 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="with --once or --dry-run: take the orders from this NPUNodeState file; no API server is asked",
     )
-    parser.add_argument(
-        "--resync-seconds",
-        type=_seconds,
-        default=60.0,
-        metavar="N",
-        help="look at the host at least this often, beside the kernel's events (default 60)",
-    )
+    add_resync_argument(parser)
     add_arguments(parser, port=PORT)
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
-    return value
 
 
 def _desired(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> NPUNodeState | None:

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
+from crds.models.bindings import BindingReason as Reason
 from crds.models.node_state import MAX_DEVICES, BoundDevice, DeviceReport, DeviceState, NodeStateSpec
 from node_host.acting.actions import Action, Bind, CardAction, Forget, GroupPlan, JournalAction, Outcome, Return
 from node_host.acting.journal import JournalState
-from node_host.reasons import Reason
 from node_host.view import HostView
 from vfio_binder.cards import decide_card, is_card, orders_of_functions, with_parts
 from vfio_binder.decisions import Decision, decide
@@ -22,6 +22,8 @@ from vfio_binder.situation import Situation, Want
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_ATTEMPTS: Final[Mapping[str, Outcome]] = MappingProxyType({})
+
+_ByAddress: TypeAlias = tuple[tuple[str, frozenset[str]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +66,13 @@ def plan(
     view: HostView,
     journal: JournalState,
     *,
-    node_uid: str | None,
-    unreadable: str | None = None,
+    held: str | None = None,
     attempts: Mapping[str, Outcome] = _NO_ATTEMPTS,
     failures: Mapping[str, Outcome] = _NO_ATTEMPTS,
     drifting: Mapping[str, str] = _NONE,
     stuck: Mapping[str, str] = _NONE,
 ) -> Plan:
-    """The plan. ``node_uid`` is the UID of the Node that runs here, None when it cannot be read.
-
-    ``unreadable`` says why the present orders cannot be understood; ``desired`` are then the last ones that could.
-    """
-    held = _held(desired, node_uid) if unreadable is None else f"the orders cannot be understood: {unreadable}"
+    """The plan. ``held`` says why the orders are not followed: then nothing is done, and each device is told so."""
     if desired is None:
         return Plan(held=held)
     entries = {entry.address: entry for entry in desired.devices}
@@ -84,18 +81,9 @@ def plan(
         reports = (situation.report(address, DeviceState.PENDING, Reason.HELD, held) for address in sorted(entries))
         return Plan(reports=tuple(reports), held=held)
     implied = orders_of_functions(situation)
-    situation = replace(situation, entries={**entries, **implied}, implied=frozenset(implied))
+    if implied:
+        situation = replace(situation, entries={**entries, **implied}, implied=frozenset(implied))
     return _assembled(situation, _decisions(situation), entries.keys())
-
-
-def _held(desired: NodeStateSpec | None, node_uid: str | None) -> str | None:
-    if desired is None:
-        return "there is no NPUNodeState for this node: nothing is changed"
-    if node_uid is None:
-        return "the UID of this node cannot be read: nothing is changed"
-    if desired.node_uid != node_uid:
-        return f"the orders are for the node with UID {desired.node_uid}, this one has {node_uid}: nothing is changed"
-    return None
 
 
 def _decisions(situation: Situation) -> dict[str, Decision]:
@@ -160,7 +148,7 @@ def _group(situation: Situation, members: tuple[str, ...], actions: list[Action]
     ordered = sorted(actions, key=lambda action: (_rank(action), action.address))
     group = view.devices[actions[0].address].iommu_group
     key = locks[0] if group is None else f"group-{group}"
-    return GroupPlan(key, locks, members, tuple(ordered), _entries(situation, members))
+    return GroupPlan(key, locks, members, tuple(ordered), *_orders(situation, members))
 
 
 def _card(situation: Situation, action: CardAction) -> GroupPlan:
@@ -169,13 +157,19 @@ def _card(situation: Situation, action: CardAction) -> GroupPlan:
     ours = (action.address, *action.functions)
     locks = tuple(sorted({lock for address in ours for lock in view.locks(address)}))
     members = tuple(sorted({member for address in ours for member in view.members(address)}))
-    return GroupPlan(f"pf-{action.address}", locks, members, (action,), _entries(situation, members))
+    return GroupPlan(f"pf-{action.address}", locks, members, (action,), *_orders(situation, members))
 
 
-def _entries(situation: Situation, members: tuple[str, ...]) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Those of the members that pods may have, with the orders that they may be handed over for."""
-    listed = situation.view.published.addresses
-    return tuple((address, situation.responsible(address)) for address in members if address in listed)
+def _orders(situation: Situation, members: tuple[str, ...]) -> tuple[_ByAddress, _ByAddress]:
+    """Those of the members that pods may have, with the orders that they may be handed over for; and with the shapes
+    that they may get."""
+    ever = situation.view.published.addresses | situation.view.prepared.addresses
+    former = {function for address in members for function in situation.view.former_functions(address)}
+    named = [address for address in (*members, *sorted(former)) if address in ever]
+    return (
+        tuple((address, situation.entries_of(address)) for address in named),
+        tuple((address, situation.shapes_of(address)) for address in named),
+    )
 
 
 def _told(situation: Situation, decisions: Mapping[str, Decision], address: str) -> BoundDevice | None:

@@ -22,9 +22,9 @@ from node_host.acting.journal import JournalState
 from node_host.evidence.usage import unreadable_use
 from node_host.pci.device import PCIDevice
 from node_host.pci.viability import group_viability
+from node_host.selection import is_accelerator, product_of
 from node_host.view import HostView
 from vfio_binder.plan import Plan
-from vfio_binder.selection import is_accelerator, product_of
 
 _SHOWN: Final = 8
 

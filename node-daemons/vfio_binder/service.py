@@ -3,15 +3,18 @@
 import argparse
 import sys
 import time
-from contextlib import AbstractAsyncContextManager
 
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import BoundedCalls, HungError
-from node_host.handover.watch import watch_handover
+from node_host.handover.watch import CLAIM_LOOKS, watch_handover
+from node_host.node_identity import NodeIdentity
+from node_host.orders import read_orders
 from node_host.resync import watch_host
+from node_host.rounds import Wake
+from node_host.state_record import StateRecord, read_state
 from runtime import process
 from runtime.api import Api
-from runtime.errors import ApiError, NotFound
+from runtime.errors import ApiError
 from runtime.health import HealthServer
 from runtime.lease import Heartbeat
 from runtime.list_watch import ListWatch
@@ -20,13 +23,11 @@ from runtime.resources import NPU_NODE_STATES
 from runtime.settings import Settings
 from runtime.status_writer import StatusWriter
 from runtime.store import Store
-from vfio_binder.binder import COMPONENT, Binder, Orders, Pass
+from vfio_binder.binder import COMPONENT, Binder, Pass
 from vfio_binder.build import build_binder
-from vfio_binder.daemon import Daemon, Wake
+from vfio_binder.daemon import Daemon
 from vfio_binder.file_pass import CLEAN, FINDINGS
 from vfio_binder.metrics import BinderMetrics
-from vfio_binder.node_identity import NodeIdentity
-from vfio_binder.state_record import StateRecord, read_state
 from vfio_binder.text import has_findings, show
 
 
@@ -57,19 +58,14 @@ def run_once(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _once(settings: Settings, arguments: argparse.Namespace, binder: Binder) -> Pass:
-    async with _connect(settings, Metrics(settings.component)) as api:
-        try:
-            record = read_state(await api.get(NPU_NODE_STATES, arguments.node))
-        except NotFound:
-            orders = Orders(None, None)
-            return await (binder.dry_run(orders) if arguments.dry_run else binder.run(orders))
-        uid = await NodeIdentity(api, arguments.node).uid(record.spec.node_uid) if record.spec else None
-        orders = Orders(record.spec, uid, record.generation, record.status, record.fault)
+    async with Api.of(settings, Metrics(settings.component)) as api:
+        orders, record = await read_orders(api, arguments.node)
         if arguments.dry_run:
             return await binder.dry_run(orders)
         done = await binder.run(orders)
-        status = {"inventory": done.inventory.to_object(), "bindings": done.bindings.to_object()}
-        await _statuses(api).write(record.observed, status)
+        if record is not None:
+            status = {"inventory": done.inventory.to_object(), "bindings": done.bindings.to_object()}
+            await _statuses(api).write(record.observed, status)
         return done
 
 
@@ -82,7 +78,7 @@ async def serve(life: process.Process, settings: Settings, arguments: argparse.N
     host, binder = build_binder(
         arguments.host_root, count_write=binder_metrics.count_write, stopping=life.stop.is_set, wake=wake.set
     )
-    async with HealthServer(settings.listen, metrics.registry) as health, _connect(settings, metrics) as api:
+    async with HealthServer(settings.listen, metrics.registry) as health, Api.of(settings, metrics) as api:
         daemon = Daemon(
             arguments.node,
             store,
@@ -106,19 +102,9 @@ async def serve(life: process.Process, settings: Settings, arguments: argparse.N
         health.add_readiness("pass", lambda: daemon.problem)
         life.supervise(feed.run(), "orders")
         life.supervise(watch_host(host, wake.set), "kernel events")
-        life.supervise(watch_handover(host, BoundedCalls(), wake.set), "hand-over")
+        life.supervise(watch_handover(host, BoundedCalls(), wake.set, claim_looks=CLAIM_LOOKS), "hand-over")
         life.supervise(Heartbeat(api, settings.component, arguments.node).run(), "lease")
         await daemon.run(life.stop)
-
-
-def _connect(settings: Settings, metrics: Metrics) -> AbstractAsyncContextManager[Api]:
-    return Api.connect(
-        kubeconfig=settings.kubeconfig,
-        component=settings.component,
-        writes_per_second=settings.writes_per_second,
-        burst=settings.burst,
-        writes=metrics,
-    )
 
 
 def _statuses(api: Api) -> StatusWriter:

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from crds.models.bindings import WAITS_FOR_USERS
+from crds.models.bindings import BindingReason as Reason
 from crds.models.modes import Companions, Mode, Passthrough
 from crds.models.node_state import BoundDevice, DesiredDevice, DeviceState, Intent
 from node_host.acting.actions import Outcome
 from node_host.acting.journal import JournalEntry, JournalState
-from node_host.handover.entry import entry_digest
+from node_host.handover.entry import entry_digest, shape_digest
 from node_host.pci.device import PCIDevice, identity_of, same_identity
 from node_host.pci.vfio_drivers import VFIO_PCI, driver_directory, is_vfio_driver, module_of
-from node_host.reasons import WAITS_FOR_USERS, Reason
 from node_host.view import HostView, Obstacle
 
 AUTO: Final = "Auto"
@@ -80,6 +81,12 @@ class Situation:
     drifting: Mapping[str, str] = field(default_factory=dict)
     stuck: Mapping[str, str] = field(default_factory=dict)
     implied: frozenset[str] = frozenset()
+    _remembered: Mapping[str, JournalEntry] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Once: a plan asks for it a dozen times for each device.
+        found = {address: entry for address, entry in self.journal.entries.items() if self._speaks(entry, address)}
+        object.__setattr__(self, "_remembered", found)
 
     def want(self, address: str) -> Want:
         """What the orders say."""
@@ -131,13 +138,13 @@ class Situation:
 
     def remembered(self, address: str) -> JournalEntry | None:
         """The journal's entry when it speaks of this boot and of this very device."""
-        entry = self.journal.entries.get(address)
-        if entry is None or entry.boot_id != self.view.boot_id:
-            return None
+        return self._remembered.get(address)
+
+    def _speaks(self, entry: JournalEntry, address: str) -> bool:
+        if entry.boot_id != self.view.boot_id:
+            return False
         device = self.view.devices.get(address)
-        if device is not None and not same_identity(device.identity, entry.identity):
-            return None
-        return entry
+        return device is None or same_identity(device.identity, entry.identity)
 
     def doubt(self, address: str) -> Block | None:
         """A device on, or pinned to, a VFIO driver, or with virtual functions, that a journal with a problem does not
@@ -208,28 +215,38 @@ class Situation:
 
     def _write_blocks(self, address: str, untouchable: Obstacle | None) -> Iterable[Block | None]:
         yield self._stuck(address)
-        seen = (_of(untouchable), _of(self.view.not_handed_over(address, self.responsible)))
+        seen = (_of(untouchable), _of(self.view.not_handed_over(address, self)))
         yield from seen
         yield self._failed(address)
         if any(waits_for_users(block) for block in seen):
             yield self._failed_before(address)
 
-    def responsible(self, address: str) -> frozenset[str]:
-        """The digests of the orders that a hand-over of a device may be for.
+    def entries_of(self, address: str) -> frozenset[str]:
+        """The digests of the orders that a hand-over of a device may be for."""
+        return frozenset(entry_digest(entry) for entry in self._responsible(address))
+
+    def shapes_of(self, address: str) -> frozenset[str]:
+        """The digests of the shapes that orders give a device; none when it is given back."""
+        return frozenset(
+            shape_digest(entry) for entry in self._responsible(address) if entry.intent is not Intent.RELEASE
+        )
+
+    def _responsible(self, address: str) -> list[DesiredDevice]:
+        """The orders that a device is changed for.
 
         Its own entry; else that of its card; else those that it is bound for as a companion, or was.
         """
-        device = self.view.devices.get(address)
         named = self.entries.keys() - self.implied
+        card = self.view.card_of(address)
         if address in named:
             found = {address}
-        elif device is not None and device.physical_function in named:
-            found = {str(device.physical_function)}
+        elif card is not None and card in named:
+            found = {card}
         else:
             entry = self.ours(address)
             found = {other for other in self.view.members(address) if self.want(other) is Want.VFIO}
             found |= set(entry.companion_of) if entry is not None else set()
-        return frozenset(entry_digest(self.entries[other]) for other in found & named)
+        return [self.entries[other] for other in sorted(found & named)]
 
     def retry_block(self, address: str) -> Block | None:
         """Whether a write to it hangs, or the last attempt failed a short time ago."""

@@ -7,10 +7,10 @@ successor finds both: the device is not untouched, though nothing that this proc
 from collections.abc import Iterator
 from dataclasses import replace
 
+from crds.models.bindings import BindingReason as Reason
 from node_host.acting.actions import Outcome, Result
 from node_host.acting.journal import JournalEntry, JournalState
 from node_host.pci.device import PCIDevice
-from node_host.reasons import Reason
 from node_host.view import HostView
 from vfio_binder.situation import Situation
 

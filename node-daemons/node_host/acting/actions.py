@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from crds.models.bindings import BindingReason as Reason
 from crds.models.modes import IOMMUBackend
 from crds.models.node_state import DeviceState
 from node_host.acting.journal import JournalEntry
-from node_host.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ class GroupPlan:
     """Actions on the devices of one IOMMU group, or on one card, in order, under its locks.
 
     Binds stand or fall together, because the group goes to a VM as a whole; all others do not depend on each other.
-    ``entries`` are the devices that pods may have, each with the digests of the orders that it may be handed over for.
+    ``entries`` are the devices that pods may have, each with the digests of the orders that it may be handed over for;
+    ``shapes`` those that they could ever have, each with the digests of the shapes that it may get.
     """
 
     key: str
@@ -98,10 +99,15 @@ class GroupPlan:
     members: tuple[str, ...]
     actions: tuple[Action, ...]
     entries: tuple[tuple[str, frozenset[str]], ...] = ()
+    shapes: tuple[tuple[str, frozenset[str]], ...] = ()
 
     def entries_of(self, address: str) -> frozenset[str]:
         """The digests of the orders that a token of the device may be for."""
         return dict(self.entries).get(address, frozenset())
+
+    def shapes_of(self, address: str) -> frozenset[str]:
+        """The digests of the shapes that the device may get; none when it is given back."""
+        return dict(self.shapes).get(address, frozenset())
 
 
 class Result(StrEnum):

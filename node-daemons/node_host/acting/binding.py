@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
+from crds.models.bindings import BindingReason as Reason
 from crds.models.modes import IOMMUBackend
 from node_host.acting.actions import Bind, Outcome, Result, Return
 from node_host.acting.bounded_write import WriteStuckError
@@ -20,7 +21,6 @@ from node_host.host import Host
 from node_host.pci.device import DRIVERS, DeviceGoneError, PCIDevice
 from node_host.pci.vfio_drivers import driver_directory, is_vfio_driver, module_of
 from node_host.pci.vfio_nodes import missing_node, read_vfio_nodes
-from node_host.reasons import Reason
 
 
 class DeviceMover:

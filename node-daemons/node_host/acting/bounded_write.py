@@ -6,17 +6,16 @@ the group stays locked until it ends. A simulated kernel in the same process blo
 """
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
 import subprocess
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from node_host.acting.locks import Locks
 from node_host.host import Host
+from runtime.own_thread import in_own_thread
 
 WRITE_SECONDS: Final = 30.0
 
@@ -49,39 +48,24 @@ class BoundedWriter:
 
     async def write(self, path: str, data: bytes, locks: Locks) -> None:
         """Do it. Raises the kernel's OSError, or WriteStuckError when the deadline passes."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[OSError | None] = loop.create_future()
         descriptors = locks.descriptors()
-        left_behind = False
 
-        def settle(result: OSError | None) -> None:
-            if left_behind:
-                for name in locks.names:
-                    self._stuck.pop(name, None)
-                self._on_unstuck()
-            elif not done.done():
-                done.set_result(result)
-
-        def run() -> None:
-            result: OSError | None = None
+        def work() -> OSError | None:
             try:
                 _write(self._host, path, data, descriptors)
             except OSError as error:
-                result = error
+                return error
             except Exception as error:  # whatever it is, the waiter must hear of it
-                result = OSError(errno.EIO, f"{type(error).__name__}: {error}", path)
+                return OSError(errno.EIO, f"{type(error).__name__}: {error}", path)
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
-                # The loop may be gone when a write ends after the daemon.
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(settle, result)
+            return None
 
-        threading.Thread(target=run, name=f"write {path}", daemon=True).start()
-        # Not asyncio.timeout: it may report the deadline of a write that has ended in the same turn of the loop.
+        done = in_own_thread(f"write {path}", work)
         await asyncio.wait({done}, timeout=self._deadline)
         if not done.done():
-            left_behind = True
+            done.add_done_callback(lambda _: self._unstuck(locks.names))
             text = f"writing {data.decode('ascii', 'replace').strip()!r} to {path} has not come back"
             self._stuck.update(dict.fromkeys(locks.names, text))
             self._on_result("Stuck")
@@ -90,6 +74,11 @@ class BoundedWriter:
         self._on_result("ok" if failed is None else errno.errorcode.get(failed.errno or 0, "EIO"))
         if failed is not None:
             raise failed
+
+    def _unstuck(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._stuck.pop(name, None)
+        self._on_unstuck()
 
 
 def _write(host: Host, path: str, data: bytes, descriptors: list[int]) -> None:

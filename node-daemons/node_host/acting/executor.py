@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Final
 
+from crds.models.bindings import BindingReason as Reason
 from node_host.acting.actions import (
     Action,
     Bind,
@@ -40,7 +41,6 @@ from node_host.handover.token_files import TokenFiles
 from node_host.host import Host
 from node_host.observer import Observer
 from node_host.pci.device import same_identity
-from node_host.reasons import Reason
 from node_host.view import HostView, Obstacle
 
 _log = logging.getLogger(__name__)
@@ -187,14 +187,14 @@ class Executor:
         """
         view = await self._observer.again(plan.members)
         refusals = _refusals(view, plan, actions)
-        if refusals or not view.published.addresses:
+        if refusals:
             return view, refusals
         listed = {
             one: action.address
             for action in actions
             if not isinstance(action, OfferFunctions)
             for one in view.going_along(action.address)
-            if one in view.published.addresses
+            if view.needs_token(one, plan.shapes_of(one))
         }
         if not listed:
             return view, {}
@@ -269,7 +269,7 @@ def refusal(view: HostView, plan: GroupPlan, action: Bind | Return) -> Outcome |
     """Why the device is not to be touched after all, judged on a fresh look; None when it may be."""
     address = action.address
     refused = _refused(address, view.untouchable(address)) or _another(view, action)
-    refused = refused or _refused(address, view.not_handed_over(address, plan.entries_of))
+    refused = refused or _refused(address, view.not_handed_over(address, plan))
     if refused is not None:
         return refused
     device = view.devices[address]
@@ -288,7 +288,7 @@ def card_refusal(view: HostView, plan: GroupPlan, action: CardAction) -> Outcome
     obstacle = view.absence(address) if is_harmless else view.card_untouchable(address)
     refused = _refused(address, obstacle) or _another(view, action)
     if not is_harmless:
-        refused = refused or _refused(address, view.not_handed_over(address, plan.entries_of))
+        refused = refused or _refused(address, view.not_handed_over(address, plan))
     if refused is not None:
         return refused
     number = view.devices[address].num_vfs

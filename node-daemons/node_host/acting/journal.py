@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from node_host.acting.durable_file import sync_directory, write_durably
+from node_host.durable_file import sync_directory, write_durably
 from node_host.pci.device import is_address
 
 JOURNAL: Final = "/var/lib/npufleet/binder/journal.json"

@@ -4,12 +4,12 @@ import errno
 from collections.abc import Awaitable
 from typing import Final
 
+from crds.models.bindings import BindingReason as Reason
 from node_host.acting.actions import Outcome, Result
 from node_host.acting.bounded_write import WriteStuckError
 from node_host.acting.journal import JournalError
 from node_host.bounded_call import HungError
 from node_host.pci.device import DeviceGoneError, DeviceUnreadableError
-from node_host.reasons import Reason
 
 
 class StepError(Exception):

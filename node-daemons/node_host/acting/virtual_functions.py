@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from crds.models.bindings import BindingReason as Reason
 from node_host.acting.actions import CardAction, MakeFunctions, OfferFunctions, Outcome, Result
 from node_host.acting.bounded_write import WriteStuckError
 from node_host.acting.driver_writes import DriverWrites
@@ -19,7 +20,6 @@ from node_host.acting.journal import FormerFunctions, Journal, JournalEntry, Jou
 from node_host.acting.steps import FAILURES, NotVerifiedError, StepError, gone, settled, step, words
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.pci.device import DeviceGoneError, PCIDevice
-from node_host.reasons import Reason
 
 _NO_ROOM: Final = "the bus has no room for them: switch SR-IOV on in the firmware, or boot with pci=realloc"
 

@@ -4,7 +4,6 @@ Found below the function's own directory in sysfs (the `dev` file of each class 
 nobody has told us of. NVIDIA's driver makes nodes without class devices and lists them in its own place in /proc.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ _MAX_ENTRIES: Final = 20000
 _NVIDIA: Final = "nvidia"
 _NVIDIA_LIST: Final = "/proc/driver/nvidia/gpus"
 _NVIDIA_MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
+_NVIDIA_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9A-Za-z-]{1,64})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,15 @@ class DeviceNodes:
     holders: tuple[tuple[str, str], ...] = ()
     # Globs of nodes that are the function's or a twin's, where nothing says whose.
     patterns: tuple[str, ...] = ()
+    # By which the vendor's device plugin names the function.
+    uuid: str | None = None
     unreadable: str | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What the kernel and the vendor's driver call the function."""
+        nodes = {path.rpartition("/")[2] for path in self.paths}
+        return frozenset(nodes if self.uuid is None else nodes | {self.uuid})
 
 
 def read_device_nodes(host: Host, device: PCIDevice, patterns: tuple[str, ...] = ()) -> DeviceNodes:
@@ -52,8 +60,9 @@ def read_device_nodes(host: Host, device: PCIDevice, patterns: tuple[str, ...] =
     walk.function(device.address)
     if device.vfio_device is not None:
         walk.paths.add(f"/dev/vfio/devices/{device.vfio_device}")
+    uuid: str | None = None
     if device.driver == _NVIDIA:
-        minor = _nvidia_minor(host, device.address)
+        minor, uuid = _nvidia_information(host, device.address)
         if minor is None:
             patterns = (*patterns, "/dev/nvidia[0-9]*")
         else:
@@ -65,17 +74,19 @@ def read_device_nodes(host: Host, device: PCIDevice, patterns: tuple[str, ...] =
         hides_interfaces=walk.hides_interfaces,
         holders=tuple(walk.holders),
         patterns=patterns,
+        uuid=uuid,
         unreadable=walk.unreadable,
     )
 
 
-def _nvidia_minor(host: Host, address: str) -> int | None:
+def _nvidia_information(host: Host, address: str) -> tuple[int | None, str | None]:
+    """The function's minor number and UUID, as far as NVIDIA's driver tells them."""
     try:
         text = host.read(f"{_NVIDIA_LIST}/{address}/information").decode("utf-8", "replace")
     except OSError:
-        return None
-    found = _NVIDIA_MINOR.search(text)
-    return int(found[1]) if found else None
+        return None, None
+    minor, uuid = _NVIDIA_MINOR.search(text), _NVIDIA_UUID.search(text)
+    return int(minor[1]) if minor else None, uuid[1] if uuid else None
 
 
 class _Walk:
@@ -101,23 +112,20 @@ class _Walk:
 
     def _directories(self, path: str, depth: int) -> Iterator[tuple[str, list[str]]]:
         """Every directory below, without other PCI functions and without following links."""
-        below, names = [], []
         try:
-            with os.scandir(self._host.local(path)) as entries:
-                for entry in entries:
-                    names.append(entry.name)
-                    if entry.is_dir(follow_symlinks=False) and not is_address(entry.name):
-                        below.append(entry.name)
+            entries = self._host.scan(path)
         except OSError as error:
             self._fault(path, error)
             return
+        names = [name for name, _ in entries]
         self._seen += len(names)
         if depth > _MAX_DEPTH or self._seen > _MAX_ENTRIES:
             self.unreadable = self.unreadable or f"{path}: more below than can be looked at"
             return
-        yield path, sorted(names)
-        for name in sorted(below):
-            yield from self._directories(f"{path}/{name}", depth + 1)
+        yield path, names
+        for name, is_directory in entries:
+            if is_directory and not is_address(name):
+                yield from self._directories(f"{path}/{name}", depth + 1)
 
     def _look_at(self, path: str, names: list[str]) -> None:
         directory, _, name = path.rpartition("/")

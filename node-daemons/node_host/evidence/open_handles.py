@@ -11,7 +11,6 @@ import stat
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from node_host.evidence.pods import read_pod_uid
@@ -80,19 +79,16 @@ class _Walk:
     def process(self, pid: int) -> None:
         directory = f"{PROC}/{pid}/fd"
         try:
-            names = self._host.list(directory)
-            real = self._host.local(directory)
+            links = self._host.links(directory)
         except OSError as error:
             self._fault(directory, error)
             return
         opener: tuple[str, str] | None = None
         has_vfio_node = False
         vfio_devices: list[str] = []
-        for name in names:
-            try:
-                target = str((real / name).readlink())
-            except OSError as error:
-                self._fault(f"{directory}/{name}", error)
+        for name, target in links.items():
+            if isinstance(target, OSError):
+                self._fault(f"{directory}/{name}", target)
                 continue
             if target == _VFIO_DEVICE:
                 vfio_devices.append(name)
@@ -104,7 +100,7 @@ class _Walk:
             has_vfio_node |= path.startswith("/dev/vfio/") and path != "/dev/vfio/vfio"
             handle = self._handle(pid, opener, path)
             self._paths[path].add(handle)
-            number = self._number(real / name)
+            number = self._number(directory, name)
             if number is not None:
                 self._numbers[number].add(handle)
         for name in vfio_devices:
@@ -126,12 +122,12 @@ class _Walk:
         elif not explained:
             self._unattributed.add(handle)
 
-    def _number(self, link: Path) -> Number | None:
+    def _number(self, directory: str, name: str) -> Number | None:
         """Device number behind a descriptor; only the magic links of a real procfs lead to the open file."""
         if not self._is_procfs:
             return None
         try:
-            status = link.stat()
+            status = (self._host.local(directory) / name).stat()
         except OSError:
             return None
         is_block = stat.S_ISBLK(status.st_mode)

@@ -23,6 +23,7 @@ def users_of(
     handles: OpenHandles,
     *,
     taken_paths: Mapping[str, str],
+    told: Iterable[DeviceUser] = (),
 ) -> tuple[DeviceUser, ...]:
     """Everybody who uses the device, at most 15; those that no eviction moves first.
 
@@ -30,13 +31,14 @@ def users_of(
     device used by pods alone is one. Each pod is named once before any is named twice.
 
     ``taken_paths`` says which device a node belongs to, so that a pattern such as `/dev/nvidia[0-9]*` does not charge
-    a device with the handles of a twin.
+    a device with the handles of a twin. ``told`` are users that others than the kernel tell of.
     """
     found = {
         *_processes(device, nodes, handles, taken_paths),
         *_virtual_functions(device),
         *_standing_on(device, nodes),
         *_unreadable(device, nodes, handles),
+        *told,
     }
     named: dict[str | None, int] = defaultdict(int)
     ranked = []

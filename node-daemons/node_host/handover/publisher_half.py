@@ -8,8 +8,8 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from node_host.acting.durable_file import write_durably
 from node_host.acting.locks import Locks
+from node_host.durable_file import write_durably
 from node_host.evidence.publication import PUBLISHED
 from node_host.evidence.publication import VERSION as NOTE_VERSION
 from node_host.handover.token_files import RUN, TokenFiles

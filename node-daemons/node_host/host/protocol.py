@@ -6,7 +6,7 @@ runs on a real host, in a guest and on the simulated node. Paths are absolute pa
 ``OSError`` with the errno of the kernel.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from os import stat_result
@@ -80,6 +80,14 @@ class Host(Protocol):
         """Events from the moment of entering. The iterator raises OSError(ENOBUFS) when some were lost: rescan, enter
         again.
         """
+        ...
+
+    def scan(self, path: str) -> Sequence[tuple[str, bool]]:
+        """The names in a directory, sorted, each with whether it is a directory itself (a link to one is not)."""
+        ...
+
+    def links(self, path: str) -> Mapping[str, str | OSError]:
+        """The names in a directory, sorted, each with the text of the link that it is, or the error of reading it."""
         ...
 
     def list(self, path: str) -> Names:

@@ -8,6 +8,7 @@ simulated one.
 
 import errno
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from node_host.host.protocol import Names
@@ -46,6 +47,14 @@ class RootedFiles:
     def local(self, path: str) -> Path:
         return Path(self._base + resolve_in_root(self.root, path, strict=False))
 
+    def scan(self, path: str) -> Sequence[tuple[str, bool]]:
+        with os.scandir(self._real(path)) as entries:
+            return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+
+    def links(self, path: str) -> Mapping[str, str | OSError]:
+        names, directory = self.list(path), self._real(path)
+        return {name: _text_of(f"{directory}/{name}") for name in names}
+
     def list(self, path: str) -> Names:
         return sorted(os.listdir(self._real(path)))
 
@@ -62,3 +71,10 @@ class RootedFiles:
         if name in ("", ".", ".."):
             return self._real(path)
         return f"{self._real(directory or '/').rstrip('/')}/{name}"
+
+
+def _text_of(link: str) -> str | OSError:
+    try:
+        return os.readlink(link)
+    except OSError as error:
+        return error

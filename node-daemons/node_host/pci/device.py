@@ -9,7 +9,6 @@ fails is a fault of the record.
 import errno
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import Final
 
 from node_host.host import Host
@@ -28,7 +27,10 @@ _HEX = re.compile(rb"0x([0-9a-f]{4}|[0-9a-f]{6})\n?")
 _DECIMAL = re.compile(rb"-?[0-9]{1,9}\n?")
 _DRIVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MODALIAS = re.compile(rb"pci:[!-~]{1,200}\n?")
+_FUNCTION = re.compile(r"virtfn[0-9]+")
+_VFIO_DEVICE = re.compile(r"vfio[0-9]+")
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
+_MOST_FUNCTIONS = 0xFFFF
 _SHOWN = 60  # characters of a wrong value that a message repeats
 
 
@@ -64,6 +66,9 @@ class PCIDevice:
     # 0 when the function cannot have VFs; None when it can and the number cannot be read.
     num_vfs: int | None = 0
     virtual_functions: tuple[str, ...] = ()
+    # Routing id of the first virtual function, and from each to the next, counted from the function's own.
+    first_vf_offset: int | None = None
+    vf_stride: int | None = None
     # Whether the kernel offers new virtual functions to drivers; None: there is no such switch, or it cannot be read.
     autoprobe: bool | None = None
     # None: it is a display controller and the attribute cannot be read.
@@ -83,6 +88,17 @@ class PCIDevice:
     def is_virtual(self) -> bool:
         """Whether it is an SR-IOV virtual function."""
         return self.physical_function is not None
+
+    @property
+    def possible_functions(self) -> frozenset[str]:
+        """Addresses of the virtual functions that it could have (SR-IOV: routing ids at an offset, in strides)."""
+        if not self.total_vfs or self.first_vf_offset is None or self.vf_stride is None:
+            return frozenset(self.virtual_functions)
+        domain, bus, slot, function = re.split("[:.]", self.address)
+        first = (int(bus, 16) << 8) + (int(slot, 16) << 3) + int(function) + self.first_vf_offset
+        ids = [first + number * self.vf_stride for number in range(min(self.total_vfs, _MOST_FUNCTIONS))]
+        found = (f"{domain}:{one >> 8:02x}:{one >> 3 & 31:02x}.{one & 7}" for one in ids if 0 <= one >> 8 <= 255)
+        return frozenset((*found, *self.virtual_functions))
 
     @property
     def serial_unknown(self) -> bool:
@@ -110,13 +126,15 @@ def same_identity(one: str, other: str) -> bool:
 
     A serial counts where both have one: one that cannot be read for a moment does not make a device another one.
     """
+    if one == other:
+        return True
     left, right = one.split(":", 2), other.split(":", 2)
     return left[:2] == right[:2] and (len(left) != len(right) or left == right)
 
 
 def last_address(path: str) -> str | None:
     """The function that a path below /sys/devices leads through last: the one nearest to what the path names."""
-    return next((part for part in reversed(PurePosixPath(path).parts) if is_address(part)), None)
+    return next((part for part in reversed(path.split("/")) if is_address(part)), None)
 
 
 def parse_hex(value: bytes, digits: int) -> str:
@@ -214,6 +232,8 @@ class _Reader:
             total_vfs=total_vfs,
             num_vfs=self._num_vfs(),
             virtual_functions=self._virtual_functions(),
+            first_vf_offset=self._optional_decimal("sriov_offset") if total_vfs else None,
+            vf_stride=self._optional_decimal("sriov_stride") if total_vfs else None,
             autoprobe=self._autoprobe(),
             boot_vga=self._boot_vga(class_code),
             vfio_device=self._vfio_device(),
@@ -235,7 +255,7 @@ class _Reader:
         """Last part of a link's target, None without the link; one that cannot be read makes the device unreadable."""
         path = f"{self._directory}/{name}"
         try:
-            return PurePosixPath(self._host.read_link(path)).name
+            return self._host.read_link(path).rpartition("/")[2]
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -348,11 +368,11 @@ class _Reader:
 
     def _virtual_functions(self) -> tuple[str, ...]:
         names = self._names
-        links = sorted((name for name in names if re.fullmatch(r"virtfn[0-9]+", name)), key=lambda name: int(name[6:]))
+        links = sorted((name for name in names if _FUNCTION.fullmatch(name)), key=lambda name: int(name[6:]))
         found = []
         for name in links:
             try:
-                target = PurePosixPath(self._host.read_link(f"{self._directory}/{name}")).name
+                target = self._host.read_link(f"{self._directory}/{name}").rpartition("/")[2]
             except OSError as error:
                 if error.errno not in _GONE:
                     self._faults[name] = _why(error)
@@ -373,7 +393,7 @@ class _Reader:
     def _vfio_device(self) -> str | None:
         if "vfio-dev" not in self._names:
             return None
-        return next((name for name in sorted(self._listed("/vfio-dev")) if re.fullmatch(r"vfio[0-9]+", name)), None)
+        return next((name for name in sorted(self._listed("/vfio-dev")) if _VFIO_DEVICE.fullmatch(name)), None)
 
 
 def _why(error: Exception) -> str:

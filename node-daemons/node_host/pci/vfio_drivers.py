@@ -8,6 +8,7 @@ wildcards is the nearest one. Which modules there are stands in modules.dep and 
 import fnmatch
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from node_host.host import Host
@@ -23,6 +24,7 @@ def module_of(driver: str) -> str:
     return driver.replace("-", "_")
 
 
+@lru_cache(maxsize=256)
 def is_vfio_driver(driver: str | None) -> bool:
     """Whether it is vfio-pci or one of its variants, all of which carry `vfio` as a word of their name."""
     return driver is not None and "vfio" in module_of(driver).split("_")

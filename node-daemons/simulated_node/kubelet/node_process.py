@@ -9,13 +9,23 @@ from pathlib import Path
 from runtime import logs, process
 from runtime.api import Api
 from simulated_node.kernel import SimulatedKernel
-from simulated_node.kubelet.kubelet import SimulatedKubelet
+from simulated_node.kubelet.dra.node_devices import NodeDevices
+from simulated_node.kubelet.dra.slices import GRACE_SECONDS
+from simulated_node.kubelet.kubelet import PREPARE_AGAIN_SECONDS, SimulatedKubelet
+from simulated_node.kubelet.life import KubeletControl, KubeletLife
 from simulated_node.kubelet.objects import NodeFacts
 from simulated_node.server import SimulatedKernelServer
 
 
 def run_node(
-    kernel: SimulatedKernel, server: SimulatedKernelServer, *, name: str, labels: dict[str, str], kubeconfig: Path
+    kernel: SimulatedKernel,
+    server: SimulatedKernelServer,
+    *,
+    name: str,
+    labels: dict[str, str],
+    kubeconfig: Path,
+    prepare_again_seconds: float = PREPARE_AGAIN_SECONDS,
+    slice_grace_seconds: float = GRACE_SECONDS,
 ) -> int:
     """Run the kubelet until SIGTERM; the exit code."""
     logs.setup("simulated-node", log_format="text")
@@ -26,15 +36,24 @@ def run_node(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
         async with AsyncExitStack() as stack:
             api = await stack.enter_async_context(Api.connect(kubeconfig=kubeconfig, component="simulated-kubelet"))
-            kubelet = SimulatedKubelet(api, machine.facts)
+
+            def started() -> tuple[SimulatedKubelet, NodeDevices]:
+                devices = NodeDevices(
+                    api, kernel.host(), name, lambda: kernel.boot_id, grace_seconds=slice_grace_seconds
+                )
+                kubelet = SimulatedKubelet(api, machine.facts, devices, prepare_again_seconds=prepare_again_seconds)
+                return kubelet, devices
+
+            life = KubeletLife(started)
             loop = asyncio.get_running_loop()
 
             def rebooted(_boot_id: str) -> None:
                 machine.booted = datetime.now(UTC)
-                loop.call_soon_threadsafe(kubelet.rebooted)
+                loop.call_soon_threadsafe(life.rebooted)
 
             server.actions.on_reboot = rebooted
-            running.supervise(kubelet.run(), "kubelet")
+            server.actions.kubelet = KubeletControl(life, loop)
+            running.supervise(life.run(), "kubelet")
             await running.stop.wait()
 
     return process.run(main)

@@ -94,15 +94,19 @@ def _condition(kind: str, status: str, reason: str, since: str, now: str) -> Obj
     }
 
 
-def running_status(pod: Object, *, now: str) -> Object:
-    """For server-side apply on pods/status: every container runs and is ready, init containers are done."""
+def running_status(pod: Object, *, now: str, started: bool = True) -> Object:
+    """For server-side apply on pods/status: every container runs and is ready, init containers are done.
+
+    Not ``started``: the machine came up again, and containers are still to be made.
+    """
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     host = _address(_NODE_NETWORK, str(spec["nodeName"]))
     address = host if spec.get("hostNetwork") else _address(_POD_NETWORK, str(metadata["uid"]))
     conditions = [
-        {"type": kind, "status": "True", "lastTransitionTime": now}
+        {"type": kind, "status": str(started or kind == "Initialized"), "lastTransitionTime": now}
         for kind in ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
     ]
+    state = {"running": {"startedAt": now}} if started else {"waiting": {"reason": "ContainerCreating"}}
     done = {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}
     status: Object = {
         "phase": "Running",
@@ -111,9 +115,7 @@ def running_status(pod: Object, *, now: str) -> Object:
         "podIP": address,
         "podIPs": [{"ip": address}],
         "conditions": conditions,
-        "containerStatuses": [
-            _container(metadata, container, {"running": {"startedAt": now}}) for container in spec.get("containers", [])
-        ],
+        "containerStatuses": [_container(metadata, container, state) for container in spec.get("containers", [])],
     }
     if spec.get("initContainers"):
         status["initContainerStatuses"] = [
@@ -121,7 +123,7 @@ def running_status(pod: Object, *, now: str) -> Object:
             _container(
                 metadata,
                 container,
-                {"running": {"startedAt": now}} if container.get("restartPolicy") == "Always" else {"terminated": done},
+                state if container.get("restartPolicy") == "Always" else {"terminated": done},
             )
             for container in spec["initContainers"]
         ]
@@ -137,7 +139,7 @@ def _container(metadata: Object, container: Object, state: Object) -> Object:
         "image": container.get("image", ""),
         "imageID": "",
         "containerID": f"simulated://{metadata['uid']}/{container['name']}",
-        "ready": True,
+        "ready": "waiting" not in state,
         "started": "running" in state,
         "restartCount": 0,
         "state": state,

@@ -1,5 +1,8 @@
 """A tree of files as a value: absolute host path -> what is there."""
 
+import errno
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,6 +35,8 @@ class Directory:
 Entry: TypeAlias = File | Link | Directory
 Tree: TypeAlias = dict[str, Entry]
 
+# One for all: trees are compared after every order, and what is the same object is equal at once.
+DIRECTORY = Directory()
 _LINKS = 40
 
 
@@ -43,7 +48,7 @@ class TreeBuilder:
 
     def directory(self, path: str) -> None:
         while path and path not in self.tree:
-            self.tree[path] = Directory()
+            self.tree[path] = DIRECTORY
             path = path.rpartition("/")[0]
 
     def file(self, path: str, data: str | bytes, mode: int = READ_ONLY, attribute: Attribute | None = None) -> None:
@@ -66,11 +71,33 @@ class TreeBuilder:
         self.tree[path] = Link(text)
 
 
-def lookup(tree: Tree, path: str) -> tuple[str, Entry] | None:
-    """The entry that a path leads to, links followed; None when it leads nowhere."""
-    if not path.startswith("/"):
-        return None
-    done: list[str] = []
+class Memory:
+    """Parts of a machine's tree as they were when last rendered: most orders change one part of many.
+
+    It is kept from one rendering to the next of the same boot, and saves time only.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, tuple[object, Tree]] = {}
+
+    def clear(self) -> None:
+        self._parts.clear()
+
+    def add(self, out: TreeBuilder, part: str, looks: object, render: Callable[[TreeBuilder], None]) -> None:
+        """Add a part; ``looks`` is all that ``render`` makes it from and that may change while the machine is on."""
+        known = self._parts.get(part)
+        if known is None or known[0] != looks:
+            builder = TreeBuilder()
+            render(builder)
+            self._parts[part] = known = (looks, builder.tree)
+        out.tree |= known[1]
+
+
+def resolve(tree: Tree, path: str) -> str:
+    """Where a path leads, links followed; OSError as the kernel raises it when it leads nowhere."""
+    if not path.startswith("/") or "\0" in path:
+        raise OSError(errno.EINVAL, "not an absolute host path", path)
+    done = ""
     todo = path.split("/")[::-1]
     links = 0
     while todo:
@@ -78,21 +105,29 @@ def lookup(tree: Tree, path: str) -> tuple[str, Entry] | None:
         if name in ("", "."):
             continue
         if name == "..":
-            del done[-1:]
+            done = done.rpartition("/")[0]
             continue
-        entry = tree.get("/" + "/".join((*done, name)))
+        entry = tree.get(f"{done}/{name}")
         if entry is None:
-            return None
+            is_in_file = done != "" and not isinstance(tree[done], Directory)
+            number = errno.ENOTDIR if is_in_file else errno.ENOENT
+            raise OSError(number, os.strerror(number), path)
         if not isinstance(entry, Link):
-            done.append(name)
+            done = f"{done}/{name}"
             continue
         links += 1
         if links > _LINKS:
-            return None
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         if entry.text.startswith("/"):
-            done.clear()
+            done = ""
         todo.extend(reversed(entry.text.split("/")))
-    found = "/" + "/".join(done)
-    if found == "/":
-        return found, Directory()
-    return (found, tree[found]) if found in tree else None
+    return done or "/"
+
+
+def lookup(tree: Tree, path: str) -> tuple[str, Entry] | None:
+    """The entry that a path leads to, links followed; None when it leads nowhere."""
+    try:
+        found = resolve(tree, path)
+    except OSError:
+        return None
+    return found, tree.get(found, DIRECTORY)

@@ -1,18 +1,34 @@
 """What the kernel says of itself: modules, boot id, command line."""
 
+from functools import partial
+
 from simulated_node.description import DriverKind, Iommu, ModuleState
 from simulated_node.model import vfio
 from simulated_node.model.matching import alias_pattern
 from simulated_node.model.state import Machine
-from simulated_node.tree.entries import TreeBuilder
+from simulated_node.tree.entries import Memory, TreeBuilder
 
 
-def render_kernel(out: TreeBuilder, machine: Machine) -> None:
+def render_kernel(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
+    memory.add(out, "kernel", None, partial(_render_facts, machine=machine))
+    loaded = tuple(module.name for module in machine.modules.values() if module.loaded)
+    memory.add(out, "modules", loaded, partial(_render_modules, machine=machine))
+    listed = tuple(
+        (f"{driver.description.listing}/{device.address}", device.address, device.nodes[0].minor)
+        for driver in machine.drivers.values()
+        if driver.description.listing is not None
+        for device in machine.devices.values()
+        if device.driver == driver.name and not vfio.is_on_vfio(machine, device)
+    )
+    memory.add(out, "listings", listed, partial(_render_listings, listed=listed))
+
+
+def _render_facts(out: TreeBuilder, machine: Machine) -> None:
+    """What stays as it is while the machine is on."""
     kernel = machine.description.kernel
     out.file("/proc/sys/kernel/random/boot_id", machine.boot_id)
     out.file("/proc/sys/kernel/osrelease", kernel.release)
     out.file("/proc/cmdline", kernel.command_line)
-    _render_modules(out, machine)
     library = f"/lib/modules/{kernel.release}"
     out.file(f"{library}/modules.alias", _aliases(machine), 0o644)
     states = {module.name: module.description.state for module in machine.modules.values()}
@@ -20,14 +36,6 @@ def render_kernel(out: TreeBuilder, machine: Machine) -> None:
     files = [name for name, state in states.items() if state not in (ModuleState.BUILTIN, ModuleState.ABSENT)]
     out.file(f"{library}/modules.builtin", "".join(f"kernel/drivers/{name}.ko\n" for name in builtin), 0o644)
     out.file(f"{library}/modules.dep", "".join(f"kernel/drivers/{name}.ko:\n" for name in files), 0o644)
-    for driver in machine.drivers.values():
-        if driver.description.listing is None:
-            continue
-        for device in machine.devices.values():
-            if device.driver == driver.name and not vfio.is_on_vfio(machine, device):
-                _render_listing(
-                    out, f"{driver.description.listing}/{device.address}", device.address, device.nodes[0].minor
-                )
 
 
 def _render_modules(out: TreeBuilder, machine: Machine) -> None:
@@ -68,6 +76,7 @@ def _aliases(machine: Machine) -> str:
     return "\n".join(lines)
 
 
-def _render_listing(out: TreeBuilder, path: str, address: str, minor: str) -> None:
+def _render_listings(out: TreeBuilder, listed: tuple[tuple[str, str, str], ...]) -> None:
     """A driver's own list of its devices in /proc, as nvidia's: it has no class device that names the node."""
-    out.file(f"{path}/information", f"Bus Location: \t {address}\nDevice Minor: \t {minor}")
+    for path, address, minor in listed:
+        out.file(f"{path}/information", f"Bus Location: \t {address}\nDevice Minor: \t {minor}")

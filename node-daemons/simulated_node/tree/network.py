@@ -6,15 +6,17 @@ up, and the default route. /proc/1, because /proc/net is the reader's own networ
 """
 
 import ipaddress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
 
 from simulated_node.description import Interface, InterfaceKind, LinkState
 from simulated_node.model.nodes import drives_function
-from simulated_node.model.state import Machine
+from simulated_node.model.state import Device, Machine
 from simulated_node.model.topology import devpath
 from simulated_node.rules.registry import rule
-from simulated_node.tree.entries import READ_WRITE, TreeBuilder
+from simulated_node.tree.entries import READ_WRITE, Memory, TreeBuilder
 
 UNDRIVEN_CARD = rule(
     "host.no-driver-no-interface",
@@ -35,19 +37,33 @@ class _Placed:
     interface: Interface
 
 
-def render_network(out: TreeBuilder, machine: Machine) -> None:
+def render_network(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
+    here = {
+        devpath(device): device.description.interfaces
+        for device in machine.devices.values()
+        if device.description.interfaces and _is_driven(machine, device)
+    }
+    memory.add(out, "network", here, partial(_render_all, machine=machine, cards=here))
+
+
+def _is_driven(machine: Machine, card: Device) -> bool:
+    if drives_function(machine, card):
+        return True
+    UNDRIVEN_CARD.fires()
+    return False
+
+
+def _render_all(out: TreeBuilder, machine: Machine, cards: Mapping[str, Sequence[Interface]]) -> None:
+    """``cards``: the interfaces of those that are driven, by their paths below /sys."""
     out.directory("/sys/class/net")
     placed = [_Placed(1, "/sys/devices/virtual/net/lo", _LOOPBACK)]
     for interface in machine.description.virtual_interfaces:
         placed.append(_Placed(len(placed) + 1, f"/sys/devices/virtual/net/{interface.name}", interface))
-    for device in machine.devices.values():
-        if not drives_function(machine, device):
-            UNDRIVEN_CARD.fires()
-            continue
-        for interface in device.description.interfaces:
-            path = f"/sys{devpath(device)}/net/{interface.name}"
+    for card, interfaces in cards.items():
+        for interface in interfaces:
+            path = f"/sys{card}/net/{interface.name}"
             placed.append(_Placed(len(placed) + 1, path, interface))
-            out.link(f"{path}/device", f"/sys{devpath(device)}")
+            out.link(f"{path}/device", f"/sys{card}")
     by_name = {one.interface.name: one for one in placed}
     for one in placed:
         _render_interface(out, one)

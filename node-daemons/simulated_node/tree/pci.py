@@ -1,15 +1,15 @@
 """/sys/devices/pci…, /sys/bus/pci, /sys/kernel/iommu_groups (Documentation/ABI/testing/sysfs-bus-pci)."""
 
-from typing import TypeAlias
+from functools import partial
 
 from simulated_node.model import nodes, sriov, vfio, vgpu
 from simulated_node.model.attributes import Attribute, Kind
 from simulated_node.model.matching import modalias
-from simulated_node.model.state import Device, Driver, Machine
+from simulated_node.model.state import Device, Machine
 from simulated_node.model.topology import devpath
 from simulated_node.rules.registry import rule
 from simulated_node.tree.config_space import config_space
-from simulated_node.tree.entries import READ_WRITE, WRITE_ONLY, Tree, TreeBuilder
+from simulated_node.tree.entries import READ_WRITE, WRITE_ONLY, Memory, TreeBuilder
 
 _ABI = "Documentation/ABI/testing/sysfs-bus-pci"
 
@@ -36,17 +36,9 @@ _RESOURCES = 13  # six BARs, the ROM, six of SR-IOV
 _MEMORY_64 = 0x14220C  # IORESOURCE_MEM | PREFETCH | SIZEALIGN | MEM_64
 
 
-# What a device looked like when it was last rendered, by address: most orders change one device of many.
-Memory: TypeAlias = dict[str, tuple[tuple[object, ...], Tree]]
-
-
 def render_pci(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
-    out.directory(f"{_BUS}/devices")
-    out.file(f"{_BUS}/drivers_probe", "", WRITE_ONLY, Attribute(Kind.DRIVERS_PROBE))
-    out.file(f"{_BUS}/drivers_autoprobe", "1", READ_WRITE)
-    out.file(f"{_BUS}/rescan", "", WRITE_ONLY, Attribute(Kind.RESCAN))
-    out.directory("/sys/kernel/iommu_groups")
-    out.directory("/sys/class/vfio")
+    drivers = tuple((driver.name, driver.description.module) for driver in machine.drivers.values())
+    memory.add(out, "pci bus", drivers, partial(_render_bus, drivers=drivers))
     free = 0x2000_0000_0000
     # Virtual functions last: their coming moves nobody else's memory.
     for device in sorted(machine.devices.values(), key=lambda one: one.physfn is not None):
@@ -55,16 +47,33 @@ def render_pci(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
             free = -(-free // size) * size
             bars.append(free)
             free += size
-        out.tree |= _remembered(machine, device, bars, memory)
-    for driver in machine.drivers.values():
-        _render_driver(out, driver)
-    for node, number in vfio.group_nodes(machine).items():
+        render = partial(_render_device, machine=machine, device=device, bars=bars)
+        memory.add(out, device.address, _looks(machine, device, bars), render)
+    groups = tuple(vfio.group_nodes(machine).items())
+    memory.add(out, "vfio groups", groups, partial(_render_groups, groups=groups))
+
+
+def _render_bus(out: TreeBuilder, drivers: tuple[tuple[str, str], ...]) -> None:
+    """``drivers``: names, with their modules."""
+    out.directory(f"{_BUS}/devices")
+    out.file(f"{_BUS}/drivers_probe", "", WRITE_ONLY, Attribute(Kind.DRIVERS_PROBE))
+    out.file(f"{_BUS}/drivers_autoprobe", "1", READ_WRITE)
+    out.file(f"{_BUS}/rescan", "", WRITE_ONLY, Attribute(Kind.RESCAN))
+    out.directory("/sys/kernel/iommu_groups")
+    out.directory("/sys/class/vfio")
+    for name, module in drivers:
+        _render_driver(out, name, module)
+
+
+def _render_groups(out: TreeBuilder, groups: tuple[tuple[str, str], ...]) -> None:
+    """``groups``: nodes, with their numbers."""
+    for node, number in groups:
         name = node.removeprefix("vfio/")
         _class_device(out, f"/sys/devices/virtual/vfio/{name}", "vfio", node, number)
 
 
-def _remembered(machine: Machine, device: Device, bars: list[int], memory: Memory) -> Tree:
-    looks = (
+def _looks(machine: Machine, device: Device, bars: list[int]) -> tuple[object, ...]:
+    return (
         device.description,
         device.ancestors,
         device.driver,
@@ -83,12 +92,6 @@ def _remembered(machine: Machine, device: Device, bars: list[int], memory: Memor
         device.vgpu_type,
         tuple(vgpu.creatable(machine, device)) if vgpu.is_function(machine, device) else None,
     )
-    known = memory.get(device.address)
-    if known is None or known[0] != looks:
-        part = TreeBuilder()
-        _render_device(part, machine, device, bars)
-        memory[device.address] = known = (looks, part.tree)
-    return known[1]
 
 
 def _render_device(out: TreeBuilder, machine: Machine, device: Device, bars: list[int]) -> None:
@@ -200,14 +203,13 @@ def _class_device(out: TreeBuilder, path: str, sysfs_class: str, node: str, numb
     out.link(f"/sys/class/{sysfs_class}/{path.rpartition('/')[2]}", path)
 
 
-def _render_driver(out: TreeBuilder, driver: Driver) -> None:
-    here = f"{_BUS}/drivers/{driver.name}"
+def _render_driver(out: TreeBuilder, name: str, module: str) -> None:
+    here = f"{_BUS}/drivers/{name}"
     for kind in (Kind.BIND, Kind.UNBIND, Kind.NEW_ID, Kind.REMOVE_ID):
-        out.file(f"{here}/{kind}", "", WRITE_ONLY, Attribute(kind, driver.name))
+        out.file(f"{here}/{kind}", "", WRITE_ONLY, Attribute(kind, name))
     out.file(f"{here}/uevent", "", WRITE_ONLY)
-    module = f"/sys/module/{driver.description.module}"
-    out.link(f"{here}/module", module)
-    out.link(f"{module}/drivers/pci:{driver.name}", here)
+    out.link(f"{here}/module", f"/sys/module/{module}")
+    out.link(f"/sys/module/{module}/drivers/pci:{name}", here)
 
 
 def _override(device: Device) -> str:

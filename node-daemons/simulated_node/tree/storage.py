@@ -1,11 +1,13 @@
 """Disks below their controllers, volumes on them, and what is mounted (sysfs-block, proc_pid_mountinfo(5))."""
 
+from functools import partial
+
 from simulated_node.description import Storage, StorageKind
 from simulated_node.model.nodes import drives_function
 from simulated_node.model.state import Device, Machine
 from simulated_node.model.topology import devpath
 from simulated_node.rules.registry import rule
-from simulated_node.tree.entries import READ_WRITE, TreeBuilder
+from simulated_node.tree.entries import READ_WRITE, Memory, TreeBuilder
 
 UNDRIVEN_DISK = rule(
     "host.no-driver-no-disk",
@@ -14,14 +16,20 @@ UNDRIVEN_DISK = rule(
 )
 
 
-def render_storage(out: TreeBuilder, machine: Machine) -> None:
+def render_storage(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
+    controllers = [device for device in machine.devices.values() if device.description.storage is not None]
+    driven = tuple((device.address, drives_function(machine, device)) for device in controllers)
+    looks = driven, tuple(devpath(device) for device in controllers)
+    memory.add(out, "storage", looks, partial(_render_all, machine=machine, driven=driven))
+
+
+def _render_all(out: TreeBuilder, machine: Machine, driven: tuple[tuple[str, bool], ...]) -> None:
     for directory in ("/sys/block", "/sys/class/block", "/sys/dev/block"):
         out.directory(directory)
     places: dict[str, str] = {}
-    for device in machine.devices.values():
-        if device.description.storage is None:
-            continue
-        if drives_function(machine, device):
+    for address, is_driven in driven:
+        device = machine.devices[address]
+        if is_driven and device.description.storage is not None:
             _render_disks(out, device, device.description.storage, places)
         else:
             UNDRIVEN_DISK.fires()

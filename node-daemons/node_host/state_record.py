@@ -1,4 +1,4 @@
-"""NPUNodeState as the daemon keeps it: what was read, and what could be understood of it."""
+"""NPUNodeState as a daemon keeps it: what was read, and what could be understood of it."""
 
 from dataclasses import dataclass
 from pathlib import Path

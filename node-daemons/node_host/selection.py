@@ -1,4 +1,4 @@
-"""Which PCI functions are accelerators: what the inventory lists and what is looked at closely."""
+"""Which PCI functions are accelerators, and by what names else they are known: nodes, and resources of others."""
 
 from collections.abc import Callable
 from typing import Final
@@ -41,3 +41,13 @@ def node_patterns(catalogue: Catalogue) -> Callable[[PCIDevice], tuple[str, ...]
         return (*vendor.device_nodes, *vendor.slice_nodes)
 
     return patterns
+
+
+def vendors_of(catalogue: Catalogue) -> Callable[[str], frozenset[str]]:
+    """The PCI vendors whose device plugins, or DRA drivers, name what they serve in a domain."""
+    domains = {domain: vendor.id for vendor in catalogue.vendors.values() for domain in vendor.resource_domains}
+
+    def vendors(domain: str) -> frozenset[str]:
+        return frozenset(vendor for known, vendor in domains.items() if domain == known or domain.endswith(f".{known}"))
+
+    return vendors

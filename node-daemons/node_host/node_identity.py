@@ -1,6 +1,7 @@
-"""The UID of the Node that runs here: orders for another node, or another incarnation of it, are not followed."""
+"""The Node that runs here, by its UID: orders for another node, or another incarnation of it, are not followed."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from runtime.errors import ApiError, NotFound
@@ -27,6 +28,8 @@ class NodeIdentity:
         self._api = api
         self._node = node
         self._uid: str | None = None
+        self.extended: Mapping[str, str] = {}
+        """The extended resources that the Node had when it was read last."""
 
     async def uid(self, ordered: str, *, again: bool = False) -> str | None:
         """The UID, or None when it is not known. ``again`` asks the API even when orders and memory agree."""
@@ -42,4 +45,12 @@ class NodeIdentity:
         else:
             uid = (node.get("metadata") or {}).get("uid")
             self._uid = uid if isinstance(uid, str) and uid else None
+            self.extended = extended_resources(node)
         return self._uid
+
+
+def extended_resources(node: Mapping[str, Any]) -> dict[str, str]:
+    """What a Node offers to pods beside its processors, memory and the like: amounts by `domain/resource`."""
+    allocatable = (node.get("status") or {}).get("allocatable")
+    known = allocatable if isinstance(allocatable, dict) else {}
+    return {str(name): str(amount) for name, amount in known.items() if "/" in str(name)}

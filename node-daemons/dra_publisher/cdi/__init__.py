@@ -1,0 +1,1 @@
+"""Device nodes for containers, as container runtimes take them (Container Device Interface)."""

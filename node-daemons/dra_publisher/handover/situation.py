@@ -1,0 +1,194 @@
+"""What is ordered of each device, what the host shows of it, and whether something is about to change it. Pure.
+
+A device is judged with what it takes along: the functions of its card, and what is on VFIO in its IOMMU group.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from crds.device_names import NamedKind, device_name
+from crds.models.bindings import WAITS_FOR_USERS
+from crds.models.modes import Mode
+from crds.models.node_state import DesiredDevice, DeviceReport, DeviceState, Intent
+from dra_publisher.offers.prerequisites import recipe
+from node_host.handover.entry import shape_digest
+from node_host.pci.vfio_drivers import is_vfio_driver
+from node_host.pci.viability import obstacles
+from node_host.view import HostView
+
+_WAITS: Final = frozenset(str(reason) for reason in WAITS_FOR_USERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A device in the slices. ``withheld``: nobody who has it not gets it, because it changes or is not ready."""
+
+    kind: NamedKind
+    driver: str
+    withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One moment.
+
+    ``said`` is what the daemons that prepare devices say of ordered ones, for the present orders and in this boot;
+    ``offered`` what the slices hold; ``remembered`` as what shape pods could have a device last, in whatever boot
+    (digests); ``unordered`` are devices that no order has spoken of for so long that it is meant.
+    """
+
+    entries: Mapping[str, DesiredDevice]
+    view: HostView
+    offered: Mapping[str, Offered] = field(default_factory=dict)
+    said: Mapping[str, DeviceReport] = field(default_factory=dict)
+    remembered: Mapping[str, str] = field(default_factory=dict)
+    unordered: Collection[str] = frozenset()
+
+    def known(self) -> frozenset[str]:
+        """All devices that there is anything to say of."""
+        functions = {function for address in self.entries for function in self.functions(address)}
+        return frozenset({*self.entries, *self.offered, *self.view.published.addresses, *self.remembered, *functions})
+
+    # What is ordered.
+
+    def responsible(self, address: str) -> DesiredDevice | None:
+        """The order that a device follows: its own; its card's, for a function; for a companion, that of the device
+        which it goes to a VM with.
+        """
+        if address in self.entries:
+            return self.entries[address]
+        device = self.view.devices.get(address)
+        if device is not None and device.physical_function is not None:
+            return self.entries.get(device.physical_function)
+        wanting = [mate for mate in self.view.members(address) if self._goes_whole_to_a_vm(mate)]
+        return self.entries[min(wanting)] if wanting else None
+
+    def wanted(self, address: str) -> NamedKind | None:
+        """As what its order wants pods to have it; None where the order gives nothing of it to pods."""
+        entry = self.responsible(address)
+        found = recipe(entry.mode) if entry is not None else None
+        if entry is None or found is None or entry.intent is Intent.RELEASE:
+            return None
+        number = functions_ordered(entry)
+        if entry.address == address:
+            return found.kind if number is None else None
+        device = self.view.devices.get(address)
+        is_function = device is not None and device.physical_function == entry.address
+        return found.kind if number is not None and is_function else None
+
+    # What is there.
+
+    def actual(self, address: str) -> NamedKind | None:
+        """As what the host has it; None when it has no driver, or is not there."""
+        device = self.view.devices.get(address)
+        if device is None or device.driver is None:
+            return None
+        return NamedKind.VFIO if is_vfio_driver(device.driver) else NamedKind.NPU
+
+    def functions(self, address: str) -> tuple[str, ...]:
+        """The virtual functions of a card."""
+        device = self.view.devices.get(address)
+        return device.virtual_functions if device is not None else ()
+
+    def refused(self, address: str) -> bool:
+        """Whether a token, or something that may be one, keeps pods from being prepared with the device."""
+        tokens = self.view.tokens
+        return tokens.unreadable is not None or any(
+            address in of for of in (tokens.offered, tokens.taken, tokens.faults)
+        )
+
+    def listed(self, address: str) -> bool:
+        """Whether whoever changes devices knows that pods may have it in this boot."""
+        return address in self.view.published.addresses
+
+    def in_trust(self, address: str) -> bool:
+        """Whether it may be changed only once it was handed over: pods may have it, or could before the reboot, in
+        another shape than it is to get.
+        """
+        if self.listed(address):
+            return True
+        before, entry = self.remembered.get(address), self.responsible(address)
+        return before is not None and (entry is None or self.wanted(address) is None or before != shape_digest(entry))
+
+    def has_other_name(self, address: str, kind: NamedKind, driver: str) -> bool:
+        """Whether a claim was prepared with it under another name than what it is as this kind under this driver."""
+        own = (driver, device_name(kind, address))
+        claims = self.view.prepared.checkpoint.claims_of(address)
+        return any(
+            one.address == address and (one.driver, one.device) != own for claim in claims for one in claim.devices
+        )
+
+    # What moves.
+
+    def is_stuck(self, entry: DesiredDevice) -> bool:
+        """Whether the daemons say that they cannot do what is ordered, for another reason than somebody who has it."""
+        said = self.said.get(entry.address)
+        if said is None:
+            return False
+        return said.state is DeviceState.FAILED or (said.state is DeviceState.BLOCKED and said.reason not in _WAITS)
+
+    def is_ready(self, entry: DesiredDevice) -> bool:
+        """Whether they say that it is done."""
+        said = self.said.get(entry.address)
+        return said is not None and said.state is DeviceState.READY
+
+    def moves(self, entry: DesiredDevice) -> bool:
+        """Whether somebody is about to change the entry's device, as far as can be seen or was said."""
+        said = self.said.get(entry.address)
+        if entry.intent is Intent.HOLD or self.is_stuck(entry):
+            return False
+        if entry.intent is Intent.RELEASE:
+            return said is None or said.state is not DeviceState.RELEASED
+        if not self._looks_done(entry):
+            return True
+        return said is not None and said.state in (DeviceState.PENDING, DeviceState.BLOCKED)
+
+    def is_disturbed(self, address: str) -> bool:
+        """Whether the device, or something that takes it along, is about to change."""
+        entry = self.responsible(address)
+        return (entry is not None and self.moves(entry)) or self.mates_move(address)
+
+    def mates_move(self, address: str) -> bool:
+        """Whether a device of its IOMMU group moves: a VM gets the group as a whole."""
+        if self.actual(address) is not NamedKind.VFIO:
+            return False
+        mates = {mate: self.responsible(mate) for mate in self.view.members(address) if mate != address}
+        return any(entry is not None and self.moves(entry) for entry in mates.values())
+
+    def _looks_done(self, entry: DesiredDevice) -> bool:
+        address, ready = entry.address, self.is_ready(entry)
+        found, number = recipe(entry.mode), functions_ordered(entry)
+        if number is not None:
+            functions = self.functions(address)
+            return len(functions) == number and all(self.actual(one) is NamedKind.VFIO for one in functions)
+        if found is None:
+            # Another daemon makes it what it is to be, and says when it is.
+            return ready
+        if self.actual(address) is not found.kind:
+            return False
+        if found.kind is NamedKind.VFIO:
+            return ready or not obstacles(self.view.members(address), self.view.devices)
+        return ready or not any(self.listed(function) for function in self.functions(address))
+
+    def _goes_whole_to_a_vm(self, address: str) -> bool:
+        entry = self.entries.get(address)
+        return (
+            entry is not None
+            and entry.intent is Intent.APPLY
+            and entry.mode is Mode.PASSTHROUGH
+            and functions_ordered(entry) is None
+        )
+
+    def around(self, address: str) -> Iterator[str]:
+        """What its judgement rests on."""
+        card = self.view.devices[address].physical_function if address in self.view.devices else None
+        entry = self.responsible(address)
+        for one in (address, card, entry.address if entry is not None else None):
+            if one is not None:
+                yield from self.view.around(one)
+
+
+def functions_ordered(entry: DesiredDevice) -> int | None:
+    """How many virtual functions VMs get instead of the card; None where they get it whole."""
+    return entry.passthrough.virtual_functions if entry.passthrough is not None else None

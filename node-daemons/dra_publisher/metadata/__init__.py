@@ -1,0 +1,1 @@
+"""What a workload reads of its devices, in its container (KEP-5304)."""
