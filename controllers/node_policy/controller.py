@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -38,7 +39,7 @@ from runtime.lease import LeaderElection
 from runtime.list_watch import WATCHING, ListWatch
 from runtime.metrics import Metrics
 from runtime.process import Process
-from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.resources import CONFIG_MAPS, DEVICE_CLASSES, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
 from runtime.store import Change
 from runtime.work_queue import WorkQueue
 
@@ -56,6 +57,8 @@ _REST_PER_PLAN = 4.0
 _SHORTEST_REST = 0.25
 _LONGEST_REST = 10.0
 _DRAIN_SECONDS = 2.0
+# How long the first plan waits for what only a status depends on.
+_CLASSES_SECONDS = 5.0
 
 
 class Drainer(StrEnum):
@@ -150,10 +153,14 @@ class NodePolicyController:
             field_selector=f"metadata.name={SETTINGS_NAME}",
             on_health=metrics.feed(CONFIG_MAPS.full_name),
         )
+        self._class_feed = ListWatch(
+            api, DEVICE_CLASSES, stores.classes, on_health=metrics.feed(DEVICE_CLASSES.full_name)
+        )
         self._leases = LeaseReader(api, stores.daemons, self._plan_soon, now=now)
         self._cache = Cache()
         self._retreats = Retreats()
         self._confirmed: tuple[str, frozenset[str]] = ("", frozenset())
+        self._held: frozenset[str] | None = None
         self._rest_until = 0.0
         self._fault: str | None = None
 
@@ -171,6 +178,7 @@ class NodePolicyController:
             "node feed": self._node_feed.run(),
             "state feed": self._state_feed.run(),
             "settings feed": self._settings_feed.run(),
+            "class feed": self._class_feed.run(),
             "daemon leases": self._read_leases(),
         }
         for name, work in background.items():
@@ -195,7 +203,7 @@ class NodePolicyController:
     async def _lead(self, process: Process) -> None:
         log.info("Leading: %d policies, %d nodes", len(self._stores.policies), len(self._stores.nodes))
         self._settled.changed()
-        for store in (self._stores.nodes, self._stores.states, self._stores.settings):
+        for store in (self._stores.nodes, self._stores.states, self._stores.settings, self._stores.classes):
             store.subscribe(lambda changes: self._plan_soon())
         self._stores.policies.subscribe(self._policies_changed)
         self._plans.add_after("all", self.options.settle_seconds)
@@ -222,6 +230,9 @@ class NodePolicyController:
         for feed in (self._policy_feed, self._node_feed, self._state_feed, self._settings_feed):
             await feed.wait_synced()
         await self._leases.wait_synced()
+        # Without classes (not allowed to read them, say) there is only less to tell.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._class_feed.wait_synced(), _CLASSES_SECONDS)
 
     async def _read_leases(self) -> None:
         # Which Leases are expected follows from the reports.
@@ -282,6 +293,7 @@ class NodePolicyController:
             in_flight=self._writer.in_flight,
             refused=self._writer.refused,
             confirmed=self._confirmed,
+            held=self._held,
             grace_seconds=self.options.node_grace_seconds,
         )
         now = self._now()
@@ -296,7 +308,7 @@ class NodePolicyController:
         # In a thread: seconds of work for thousands of nodes, during which the Lease must be renewed.
         made = await asyncio.to_thread(plan, world, now, self._cache)
         self._retreats.note(made.retreats, now)
-        self._confirmed = (world.confirmation, made.holds.confirmed)
+        self._confirmed, self._held = (world.confirmation, made.holds.confirmed), made.holds.held
         self._figures.show_blocked(made.blocked)
         self._figures.show_held({hold.id: len(hold.held) for hold in made.holds.active})
         posted = self._writer.post(made, world.policies, world.states)

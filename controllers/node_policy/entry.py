@@ -54,13 +54,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
     async def main(life: process.Process) -> None:
         metrics = Metrics(settings.component)
-        async with Api.connect(
-            kubeconfig=settings.kubeconfig,
-            component=settings.component,
-            writes_per_second=settings.writes_per_second,
-            burst=settings.burst,
-            writes=metrics,
-        ) as api:
+        async with Api.of(settings, metrics) as api:
             controller = NodePolicyController(api, metrics, identity=settings.identity, options=options)
             health = HealthServer(settings.listen, metrics.registry)
             # It answers from the moment it is entered, and without checks the answer would be yes.

@@ -37,7 +37,9 @@ class SettledPolicies:
         return max(0.0, min(self._last + self._seconds, self._first + self._longest) - self._clock())
 
     def take(self, live: Mapping[str, PolicyView]) -> Mapping[str, PolicyView] | None:
-        """The policies to plan with, each with its newest status; None while they have never stood still."""
+        """The policies to plan with, each with what its newest status and its managed fields say; None while they have
+        never stood still.
+        """
         if self._first is not None and self.wait() == 0.0:
             self._settled = dict(live)
             self._first = None
@@ -47,9 +49,11 @@ class SettledPolicies:
 
 
 def _with_status(policy: PolicyView, live: PolicyView | None) -> PolicyView:
-    if live is None or live.uid != policy.uid or live.status is policy.status:
+    if live is None or live.uid != policy.uid:
         return policy
-    return replace(policy, status=live.status)
+    if live.status is policy.status and live.by_hand == policy.by_hand:
+        return policy
+    return replace(policy, status=live.status, by_hand=live.by_hand)
 
 
 def changes_orders(old: PolicyView | None, new: PolicyView | None) -> bool:

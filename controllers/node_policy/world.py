@@ -22,14 +22,22 @@ def _confirmation(config_map: Mapping[str, Any]) -> str:
     return str((config_map["metadata"].get("annotations") or {}).get(CONFIRM_ANNOTATION) or "")
 
 
+def _exists(device_class: Mapping[str, Any]) -> bool:
+    return bool(device_class["metadata"]["name"])
+
+
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The objects that decide what is planned, as the feeds keep them. `settings` holds the confirmation of each."""
+    """The objects that decide what is planned, as the feeds keep them. `settings` holds the confirmation of each.
+
+    `classes`: which DeviceClasses exist.
+    """
 
     policies: Store[PolicyView] = field(default_factory=lambda: Store(read_policy))
     nodes: Store[NodeView] = field(default_factory=lambda: Store(read_node))
     states: Store[StateView] = field(default_factory=lambda: Store(read_state, renew=read_state))
     settings: Store[str] = field(default_factory=lambda: Store(_confirmation))
+    classes: Store[bool] = field(default_factory=lambda: Store(_exists))
 
     def live_policies(self) -> dict[str, PolicyView]:
         """All policies as they are now, whether or not they have stood still."""
@@ -60,12 +68,14 @@ class Stores:
         in_flight: Mapping[str, frozenset[str]],
         refused: Iterable[str],
         confirmed: tuple[str, frozenset[str]],
+        held: frozenset[str] | None,
         grace_seconds: int,
     ) -> World:
         """The world with these settled policies.
 
         `nodes`: the Nodes with labels that stood still, `unsettled` those of whose labels nothing is known; without
         them, the Nodes as they are now.
+        `held`: what the last plan held, None before the first one.
         `confirmed`: what was confirmed when the confirmation had the value given with it; it counts while that stands.
         """
         confirmation = self.settings.get(SETTINGS_NAME, NAMESPACE) or ""
@@ -79,8 +89,10 @@ class Stores:
             refused=frozenset(refused),
             confirmation=confirmation,
             confirmed=names if value == confirmation else frozenset(),
+            held=held,
             grace_seconds=grace_seconds,
             unsettled=unsettled,
+            device_classes=frozenset(key.name for key, _ in self.classes.items()) if self.classes.synced else None,
         )
 
 

@@ -204,6 +204,7 @@ def _put(orders: dict[str, Order], order: Order | None) -> None:
 
 
 def _orders(devices: Mapping[str, Order], known: Mapping[str, RolloutLimits], target: Orders) -> Orders:
-    """With the limits of the policies that are named, and of those whose removal has to be remembered as confirmed."""
-    wanted = {order.policy for order in devices.values()} | {limit.policy for limit in target.limits if limit.confirmed}
+    """With the limits of the policies that are named, and of those of whose removal something has to be remembered."""
+    wanted = {order.policy for order in devices.values()}
+    wanted |= {limit.policy for limit in target.limits if limit.removal is not None}
     return orders_of(devices.values(), [known[name] for name in sorted(wanted & known.keys())][:MAX_LIMITS])

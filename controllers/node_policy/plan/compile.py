@@ -33,10 +33,11 @@ from controllers.node_policy.plan.view import (
 )
 from crds.models.modes import Mode, OnRelease, Passthrough
 from crds.models.node_policy import DEFAULT_DRIVER_NAME
-from crds.models.node_state import MAX_DEVICES, Intent
+from crds.models.node_state import MAX_DEVICES, Intent, Removal
 
 ORPHANED: Final = "Orphaned"
 MAX_LIMITS: Final = 64
+NO_REMOVALS: Final[Mapping[str, Removal]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,14 @@ def compile_node(
     *,
     released: frozenset[str],
     settling: bool,
-    confirmed: frozenset[str],
+    removals: Mapping[str, Removal],
     problem: str = "",
 ) -> Compiled:
     """Compile the target for a node; `policies` by precedence, `held` the missing ones whose orders are kept.
 
     `released`: addresses of orphans that are given back. `settling`: the Node was created anew a short time ago, its
-    labels may be on their way; what no policy decides now is held. `confirmed`: who is missing, and meant to be.
-    `problem`: why nothing can be said of this node whatever its inventory says, "" when something can.
+    labels may be on their way; what no policy decides now is held. `removals`: what has to be remembered of whose
+    removal. `problem`: why nothing can be said of this node whatever its inventory says, "" when something can.
     """
     present = state.orders.by_address()
     problem = problem or inventory_problem(node, state)
@@ -76,7 +77,7 @@ def compile_node(
     bindings = _current_bindings(node, state)
     by_name = {policy.name: policy for policy in policies}
     if problem or inventory is None:
-        as_they_are = _with_removals(state.orders, by_name, confirmed)
+        as_they_are = _with_removals(state.orders, by_name, removals)
         return Compiled(problem, as_they_are, Decisions(), _orphans(bindings, present))
     devices = [_with_known_serial(device, present) for device in inventory.devices]
     decisions = decide(node, devices, policies, held, present, bindings)
@@ -104,9 +105,9 @@ def compile_node(
             del target[address]
     kept_orders = _within_bounds(target.values(), present, decisions)
     named = {order.policy for order in kept_orders}
-    if ORPHANS in confirmed and orphans & released:
-        named.add(ORPHANS)  # remembered also while their releases have to wait
-    limits = _limits(named, by_name, state.orders.limits, confirmed)
+    if ORPHANS in removals or not _tells_of_orphans(node, state):
+        named.add(ORPHANS)  # remembered also while they are held, or their releases have to wait
+    limits = _limits(named, by_name, state.orders.limits, removals)
     return Compiled("", orders_of(kept_orders, limits), decisions, orphans)
 
 
@@ -187,6 +188,14 @@ def _orphans(bindings: Mapping[str, DeviceReportView], orders: Mapping[str, Orde
     )
 
 
+def _tells_of_orphans(node: NodeView, state: StateView) -> bool:
+    """Whether it is known that there are none, where orders remember that something is to be asked or done first."""
+    if not any(limits.policy == ORPHANS and limits.removal is not None for limits in state.orders.limits):
+        return True
+    report = state.reports.get(Subtree.BINDINGS)
+    return report is not None and report.boot_id == node.boot_id
+
+
 def _orphans_released(
     orphans: frozenset[str], inventory: InventoryView, state: StateView, silent: frozenset[str]
 ) -> Iterable[Order]:
@@ -215,27 +224,38 @@ def _limits(
     names: Iterable[str],
     policies: Mapping[str, PolicyView],
     former: Iterable[RolloutLimits],
-    confirmed: frozenset[str],
+    removals: Mapping[str, Removal],
 ) -> list[RolloutLimits]:
     """The limits of these policies: a policy's own ones, or what they were when it was last seen.
 
-    That its removal was confirmed is remembered here as well, for whoever goes on after this process.
+    That its removal is held or was confirmed is remembered here as well, for whoever goes on after this process.
     """
     known = {limits.policy: limits for limits in former}
     for policy in policies.values():
         if policy.spec is not None:
-            known[policy.name] = RolloutLimits.of(policy.name, policy.spec.rollout)
-    return [_marked(known.get(name, RolloutLimits(name)), policies, confirmed) for name in sorted(names)[:MAX_LIMITS]]
+            before = known.get(policy.name)
+            limits = RolloutLimits.of(policy.name, policy.spec.rollout)
+            known[policy.name] = replace(limits, removal=before.removal) if before is not None else limits
+    return [_marked(known.get(name, RolloutLimits(name)), policies, removals) for name in sorted(names)[:MAX_LIMITS]]
 
 
-def _marked(limits: RolloutLimits, policies: Mapping[str, PolicyView], confirmed: frozenset[str]) -> RolloutLimits:
-    meant = limits.policy not in policies and (limits.confirmed or limits.policy in confirmed)
-    return limits if limits.confirmed is meant else replace(limits, confirmed=meant)
+def _marked(
+    limits: RolloutLimits, policies: Mapping[str, PolicyView], removals: Mapping[str, Removal]
+) -> RolloutLimits:
+    stands, wanted = limits.removal, removals.get(limits.policy)
+    if limits.policy in policies:
+        # It is back. That it was held is forgotten only when that is not needed to tell that others are.
+        removal = Removal.HELD if stands is wanted is Removal.HELD else None
+    elif Removal.CONFIRMED in (stands, wanted):
+        removal = Removal.CONFIRMED
+    else:
+        removal = wanted or stands
+    return limits if stands is removal else replace(limits, removal=removal)
 
 
-def _with_removals(orders: Orders, policies: Mapping[str, PolicyView], confirmed: frozenset[str]) -> Orders:
+def _with_removals(orders: Orders, policies: Mapping[str, PolicyView], removals: Mapping[str, Removal]) -> Orders:
     """Orders as they are; only what is remembered of removals follows: a policy that came back must not be missing
-    with anybody's leave when it vanishes another time.
+    with anybody's leave when it vanishes another time, and one that is held must stay so.
     """
-    marked = tuple(_marked(limits, policies, confirmed) for limits in orders.limits)
+    marked = tuple(_marked(limits, policies, removals) for limits in orders.limits)
     return orders if marked == orders.limits else replace(orders, limits=marked)

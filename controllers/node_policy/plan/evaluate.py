@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controllers.node_policy.plan.changes import Changes, GivenUp, Standing, changes_between
-from controllers.node_policy.plan.compile import Compiled, compile_node
+from controllers.node_policy.plan.compile import NO_REMOVALS, Compiled, compile_node
 from controllers.node_policy.plan.drains import ABORTS, drain_condition, for_target
 from controllers.node_policy.plan.orders import Order, Orders, address_key
-from controllers.node_policy.plan.progress import Progress, Verdict, verdict_on
+from controllers.node_policy.plan.progress import Progress, Verdict, verdict_on, with_publication
 from controllers.node_policy.plan.users import Usage
 from controllers.node_policy.plan.view import (
     BlockerReason,
@@ -26,7 +26,8 @@ from controllers.node_policy.plan.waits import Wait, waits_of
 from crds.models.conditions import Status
 from crds.models.modes import Mode
 from crds.models.node_policy import ConflictOutcome
-from crds.models.node_state import DeviceState, Intent
+from crds.models.node_state import DeviceState, Intent, Removal
+from crds.models.publication import NEVER_OFFERED
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 _WHOLE_NODE: Final = (Progress.DAEMON_MISSING, Progress.SILENT, Progress.REBOOTED)
@@ -127,7 +128,7 @@ def evaluate(
     settling: bool,
     backing_off: bool = False,
     resting: frozenset[str] = frozenset(),
-    confirmed: frozenset[str] = frozenset(),
+    removals: Mapping[str, Removal] = NO_REMOVALS,
     released: frozenset[str] = frozenset(),
     problem: str = "",
 ) -> Evaluation:
@@ -144,7 +145,7 @@ def evaluate(
         silent,
         released=released,
         settling=settling,
-        confirmed=confirmed,
+        removals=removals,
         problem=problem,
     )
     bindings = state.reports.get(Subtree.BINDINGS)
@@ -152,11 +153,14 @@ def evaluate(
     usage = Usage(state.inventory.devices if state.inventory is not None else (), reports)
     verdicts = {order.address: verdict_on(order, node, state, silent) for order in state.orders.devices}
     waits = {} if compiled.problem else waits_of(node, state, verdicts, usage, silent)
+    # What may change is a matter of the host alone; how far it is, of the publisher too.
+    undone = {address: verdict for address, verdict in verdicts.items() if not verdict.done}
+    told = _told(verdicts, node, state, silent)
     standing = Standing(
         usage,
         frozenset(address for address, verdict in verdicts.items() if verdict.done),
         frozenset(address for address, verdict in verdicts.items() if verdict.surely_not_done or address in waits),
-        frozenset(address for address, verdict in verdicts.items() if verdict.unavailable),
+        frozenset(address for address, verdict in told.items() if verdict.unavailable),
         _untouched(state, bindings, reports),
         {address: wait.users for address, wait in waits.items()},
         _given_up(state, compiled.target) if backing_off else None,
@@ -165,25 +169,24 @@ def evaluate(
     changes = changes_between(state.orders, compiled.target, standing)
     waits = {address: wait for address, wait in waits.items() if address not in changes.deferred}
     moving = any(
-        verdicts[order.address].progress in _MOVING for order in state.orders.devices if order.intent is not Intent.HOLD
+        told[order.address].progress in _MOVING for order in state.orders.devices if order.intent is not Intent.HOLD
     )
-    away = [verdict for verdict in verdicts.values() if verdict.unavailable]
+    away = [verdict for verdict in told.values() if verdict.unavailable]
     worst = max(away, key=lambda verdict: verdict.progress, default=Verdict(Progress.READY))
-    away_for = {order.policy for order in state.orders.devices if verdicts[order.address].unavailable}
-    surely_for = {order.policy for order in state.orders.devices if _surely_away(verdicts[order.address])}
+    away_for = {order.policy for order in state.orders.devices if told[order.address].unavailable}
+    surely_for = {order.policy for order in state.orders.devices if _surely_away(told[order.address])}
     surely_for |= {wait.order.policy for wait in waits.values()} | _emptied_for(node, state)
     away_for |= surely_for
     target = compiled.target.by_address()
     # Nobody is moved away for an order that is about to be taken back, even where that has to wait for room.
     waits = {address: wait for address, wait in waits.items() if _still_meant(wait.order, target.get(address))}
-    undone = {address: verdict for address, verdict in verdicts.items() if not verdict.done}
-    _tell_of_drains(verdicts, waits, state)
+    _tell_of_drains(told, waits, state)
     selecting = {p.name for p in policies if p.spec is not None and p.spec.node_selector.matches(node.labels)}
     concerned = selecting | {order.policy for order in (*state.orders.devices, *compiled.target.devices)} | away_for
     concerned |= {remark.policy for remark in compiled.decisions.remarks}
     for clash in compiled.decisions.clashes:
         concerned |= {clash.winner, clash.loser}
-    judged = _Judged(state, compiled, changes, verdicts, away_for, surely_for)
+    judged = _Judged(state, compiled, changes, told, away_for, surely_for)
     shares = {name: _share(name, name in selecting, judged) for name in sorted(concerned)}
     return Evaluation(
         node,
@@ -201,6 +204,18 @@ def evaluate(
     )
 
 
+def _told(
+    verdicts: Mapping[str, Verdict], node: NodeView, state: StateView, silent: frozenset[str]
+) -> dict[str, Verdict]:
+    """The verdicts as people get them: what is prepared is done once pods can have it."""
+    if Subtree.PUBLICATION not in state.reports:
+        return dict(verdicts)
+    return {
+        order.address: with_publication(order, verdicts[order.address], node, state, silent)
+        for order in state.orders.devices
+    }
+
+
 def _still_meant(order: Order, wanted: Order | None) -> bool:
     return wanted is not None and (wanted.intent, wanted.shape) == (order.intent, order.shape)
 
@@ -215,17 +230,21 @@ def _untouched(
     """Devices that are ordered, as npufleet found them, and in no other daemon's hands: there is nothing to give back.
 
     One that is on its way may be touched at any moment; one that is Blocked, held or adopted is not. A daemon that
-    makes something of a device on its own driver (publishes it, cuts it up) lists it in its report.
+    makes something of a device on its own driver (publishes it, cuts it up) lists it in its report, with a reason that
+    says so.
     """
     if bindings is None or bindings.generation != state.generation or not reports:
         return _NONE
     others = [report for subtree, report in state.reports.items() if subtree is not Subtree.BINDINGS]
     if any(report.error for report in others):
         return _NONE
+    taken = {
+        address for report in others for address, said in report.devices.items() if said.reason not in NEVER_OFFERED
+    }
     found = []
     for order in state.orders.devices:
         said = reports.get(order.address)
-        if said is None or said.former_driver is not None or any(order.address in report.devices for report in others):
+        if said is None or said.former_driver is not None or order.address in taken:
             continue
         resting = said.state in (DeviceState.BLOCKED, DeviceState.READY)
         if resting or (said.state is DeviceState.PENDING and order.intent is Intent.HOLD):

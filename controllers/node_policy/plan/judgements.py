@@ -3,7 +3,7 @@
 Judging is the part of a plan that costs time: a plan for thousands of nodes of which few changed must not repeat it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,6 @@ from controllers.node_policy.plan.orders import ORPHANS
 from controllers.node_policy.plan.removal_hold import (
     Holds,
     RemovalHold,
-    confirmed_devices,
     device_key,
     nodes_hold,
     orders_hold,
@@ -22,7 +21,7 @@ from controllers.node_policy.plan.removal_hold import (
 )
 from controllers.node_policy.plan.spoiled import spoiled
 from controllers.node_policy.plan.view import NodeView, PolicyView, StateView, World
-from crds.models.node_state import Intent
+from crds.models.node_state import Intent, Removal
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 _UNSETTLED: Final = "the labels of the Node have not stood still since this controller first saw it"
@@ -47,7 +46,9 @@ class Cache:
 
     key: tuple[Any, ...] = ()
     evaluations: dict[str, tuple[_About, Evaluation]] = field(default_factory=dict)
-    releasing: dict[str, tuple[Evaluation, tuple[frozenset[str], bool], Evaluation]] = field(default_factory=dict)
+    orphaned: dict[str, tuple[Evaluation, tuple[frozenset[str], Removal | None], Evaluation]] = field(
+        default_factory=dict
+    )
     settled: dict[str, tuple[Evaluation, Notes]] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
 
@@ -61,23 +62,26 @@ def judge(
     short a time ago to be tried again. `faults` takes in what cannot be judged; such nodes stay as they are.
     """
     policies = sorted(world.policies.values(), key=lambda policy: policy.precedence)
-    missing = policies_hold(world)
-    key = ([(policy.name, policy.spec) for policy in policies], missing.held, missing.confirmed)
+    missing, removals = policies_hold(world)
+    key = ([(policy.name, policy.spec) for policy in policies], missing.held, removals)
     if cache.key != key:
         cache.evaluations.clear()
-        cache.releasing.clear()
+        cache.orphaned.clear()
         cache.settled.clear()
         cache.key = key
     names = sorted(world.nodes.keys() & world.states.keys())
     for gone in cache.evaluations.keys() - set(names):
         del cache.evaluations[gone]
-        cache.releasing.pop(gone, None)
+        cache.orphaned.pop(gone, None)
         cache.settled.pop(gone, None)
-    judging = _Judge(world, policies, missing, settling, backing_off, cache, faults)
+    judging = _Judge(world, policies, missing.held, removals, settling, backing_off, cache, faults)
     evaluations = [judging.cached(name) for name in names]
-    orphaned = _orders_hold(evaluations, world)
+    orphaned, holding = _orders_hold(evaluations, world)
     return [
-        judging.releasing(evaluation, orphaned) if evaluation.orphans else evaluation for evaluation in evaluations
+        judging.with_orphans(evaluation, orphaned, held=evaluation.node.name in holding)
+        if evaluation.orphans or evaluation.node.name in holding
+        else evaluation
+        for evaluation in evaluations
     ], (Holds(missing, orphaned, nodes_hold(world)))
 
 
@@ -87,7 +91,8 @@ class _Judge:
 
     world: World
     policies: Sequence[PolicyView]
-    missing: RemovalHold
+    held: frozenset[str]
+    removals: Mapping[str, Removal]
     settling: frozenset[str]
     backing_off: frozenset[str]
     cache: Cache
@@ -101,13 +106,14 @@ class _Judge:
             evaluation = known[1]
             if _alike(evaluation.node, node) and _alike(evaluation.state, state):
                 return evaluation
-        evaluation = self._evaluate(node, state, about, self.missing.confirmed, _NOBODY)
+        evaluation = self._evaluate(node, state, about, self.removals, _NOBODY)
         if name not in self.faults.found:
             self.cache.evaluations[name] = (about, evaluation)
         return evaluation
 
-    def releasing(self, evaluation: Evaluation, orphaned: RemovalHold) -> Evaluation:
-        """The node judged again, with those of its orphans given back that nothing holds.
+    def with_orphans(self, evaluation: Evaluation, orphaned: RemovalHold, *, held: bool) -> Evaluation:
+        """The node judged again, with those of its orphans given back that nothing holds. `held`: its orders have to
+        remember that some are.
 
         With no policy left at all, an order that nobody gave says nothing about what anybody wants: only what was
         confirmed is given back.
@@ -118,17 +124,17 @@ class _Judge:
         if not self.policies:
             free &= orphaned.confirmed
         released = frozenset(keys[key] for key in free)
-        if not released:
+        if not released and not held:
             return evaluation
-        meant = bool(free & orphaned.confirmed)
-        known = self.cache.releasing.get(name)
-        if known is not None and known[0] is evaluation and known[1] == (released, meant):
+        noted = Removal.HELD if held else Removal.CONFIRMED if free & orphaned.confirmed else None
+        known = self.cache.orphaned.get(name)
+        if known is not None and known[0] is evaluation and known[1] == (released, noted):
             return known[2]
-        confirmed = self.missing.confirmed | {ORPHANS} if meant else self.missing.confirmed
-        again = self._evaluate(evaluation.node, evaluation.state, self._about(name), confirmed, released)
+        removals = self.removals if noted is None else {**self.removals, ORPHANS: noted}
+        again = self._evaluate(evaluation.node, evaluation.state, self._about(name), removals, released)
         if name in self.faults.found:
             return again
-        self.cache.releasing[name] = (evaluation, (released, meant), again)
+        self.cache.orphaned[name] = (evaluation, (released, noted), again)
         return again
 
     def _about(self, name: str) -> _About:
@@ -138,7 +144,12 @@ class _Judge:
         return _About(silent, name in self.settling, name in self.backing_off, resting, problem)
 
     def _evaluate(
-        self, node: NodeView, state: StateView, about: _About, confirmed: frozenset[str], released: frozenset[str]
+        self,
+        node: NodeView,
+        state: StateView,
+        about: _About,
+        removals: Mapping[str, Removal],
+        released: frozenset[str],
     ) -> Evaluation:
         if node.name not in self.faults.found:
             with self.faults.of(node.name):
@@ -146,30 +157,29 @@ class _Judge:
                     node,
                     state,
                     self.policies,
-                    self.missing.held,
+                    self.held,
                     about.silent,
                     settling=about.settling,
                     backing_off=about.backing_off,
                     resting=about.resting,
-                    confirmed=confirmed,
+                    removals=removals,
                     released=released,
                     problem=about.problem,
                 )
         return spoiled(node, state, self.policies, self.faults.found[node.name])
 
 
-def _orders_hold(evaluations: Iterable[Evaluation], world: World) -> RemovalHold:
-    orphans = {device_key(e.node.name, address) for e in evaluations for address in e.orphans}
-    if not orphans:
-        return RemovalHold()
+def _orders_hold(evaluations: Sequence[Evaluation], world: World) -> tuple[RemovalHold, frozenset[str]]:
+    orphans = {e.node.name: e.orphans for e in evaluations}
+    if not any(orphans.values()):
+        return RemovalHold(), _NOBODY
     ordered = {
         device_key(e.node.name, order.address)
         for e in evaluations
         for order in e.state.orders.devices
         if order.intent is not Intent.RELEASE
     }
-    remembered = confirmed_devices((e.node.name, e.state, e.orphans) for e in evaluations)
-    return orders_hold(orphans, ordered, remembered, world)
+    return orders_hold(orphans, ordered, world)
 
 
 def _alike(known: object, given: object) -> bool:

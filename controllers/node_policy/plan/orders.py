@@ -84,7 +84,7 @@ class Order:
 class RolloutLimits:
     """One entry of `spec.rollouts`: how fast a policy may change nodes. Durations in seconds.
 
-    `confirmed`: the policy is gone, and its removal was confirmed although many are.
+    `removal`: what is remembered of the removal of a policy that is gone; None of any other.
     """
 
     policy: str
@@ -92,7 +92,7 @@ class RolloutLimits:
     drain: Drain = Drain.NEVER
     drain_timeout_seconds: int = 600
     progress_deadline_seconds: int = 900
-    confirmed: bool = False
+    removal: Removal | None = None
 
     @classmethod
     def of(cls, policy: str, rollout: Rollout) -> "RolloutLimits":
@@ -102,7 +102,7 @@ class RolloutLimits:
             rollout.drain,
             rollout.drain_timeout_seconds,
             rollout.progress_deadline_seconds,
-            isinstance(rollout, PolicyRollout) and rollout.removal is Removal.CONFIRMED,
+            rollout.removal if isinstance(rollout, PolicyRollout) else None,
         )
 
 
@@ -148,7 +148,7 @@ class Orders:
                     "drain": str(limits.drain),
                     "drainTimeoutSeconds": limits.drain_timeout_seconds,
                     "progressDeadlineSeconds": limits.progress_deadline_seconds,
-                    **({"removal": str(Removal.CONFIRMED)} if limits.confirmed else {}),
+                    **({"removal": str(limits.removal)} if limits.removal is not None else {}),
                 }
                 for limits in self.limits
             ],

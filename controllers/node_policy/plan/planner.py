@@ -156,7 +156,14 @@ def plan(world: World, now: datetime, cache: Cache | None = None) -> Plan:
     for name, policy in sorted(world.policies.items()):
         with faults.of(f"NPUNodePolicy {name}"):
             selected = sum(policy.spec is not None and policy.spec.node_selector.matches(n.labels) for n in stateless)
-            rollup = roll_up(policy, by_policy.get(name, ()), now, stateless=selected, waiting=admissions.waiting)
+            rollup = roll_up(
+                policy,
+                by_policy.get(name, ()),
+                now,
+                stateless=selected,
+                waiting=admissions.waiting,
+                device_classes=world.device_classes,
+            )
             if rollup.check_at is not None:
                 checks.append(rollup.check_at)
             if rollup.blocked:
@@ -373,4 +380,4 @@ def _without_node(
 
 
 def _same(stands: NodePolicyStatus | NodeRollout | None, wanted: NodePolicyStatus | NodeRollout) -> bool:
-    return stands is not None and same_status(stands.model_dump(), wanted.model_dump())
+    return stands is not None and (stands == wanted or same_status(stands.model_dump(), wanted.model_dump()))

@@ -18,8 +18,11 @@ from controllers.node_policy.plan.view import (
     StateView,
     Subtree,
 )
+from crds.models import bindings
+from crds.models.bindings import BindingReason
 from crds.models.modes import Mode
 from crds.models.node_state import DeviceState, Intent
+from crds.models.publication import WITHHELD, PublicationReason
 
 # Which reports a mode needs. Grows with the daemons.
 REQUIRED: Final[Mapping[Mode, tuple[Subtree, ...]]] = {
@@ -30,6 +33,9 @@ REQUIRED: Final[Mapping[Mode, tuple[Subtree, ...]]] = {
     Mode.HARD_VNPU: (Subtree.BINDINGS, Subtree.PUBLICATION),
     Mode.UNMANAGED: (),
 }
+# Modes whose devices are of use once they are published. The publisher is asked where one has ever reported: a cluster
+# without it has other ways to its devices.
+PUBLISHED: Final = frozenset({Mode.PASSTHROUGH, Mode.CONTAINER})
 DAEMONS: Final[Mapping[Subtree, str]] = {
     Subtree.BINDINGS: "npufleet-vfio-binder",
     Subtree.PROFILES: "npufleet-profile-writer",
@@ -38,19 +44,18 @@ DAEMONS: Final[Mapping[Subtree, str]] = {
 }
 
 # A device that is not there, or is another one, has nothing to be given back.
-_NOTHING_TO_RELEASE: Final = frozenset({"DeviceMissing", "IdentityMismatch"})
+_NOTHING_TO_RELEASE: Final = frozenset({BindingReason.DEVICE_MISSING, BindingReason.IDENTITY_MISMATCH})
 
 
 # Blocked for these means: not yet. Whoever uses the device ends, is moved away, or hands it over.
-WAITS_FOR_USERS: Final = frozenset({"InUse", "CompanionInUse", "Published", "HandOver"})
-HAND_OVER: Final = "HandOver"
+WAITS_FOR_USERS: Final = bindings.WAITS_FOR_USERS | {PublicationReason.HAND_OVER}
+HAND_OVER: Final = str(PublicationReason.HAND_OVER)
 # Blocked for these ends by itself: the daemon looks again in a moment.
-PASSES: Final = frozenset({"Changed", "GroupLocked"})
+PASSES: Final = frozenset({BindingReason.CHANGED, BindingReason.GROUP_LOCKED})
 ORDERS_NEW: Final = "OrdersNew"
 NOT_REPORTED: Final = "NotReported"
 # Reasons of the binder that name the publisher as the one who has to let go, and of a publisher that lets nobody in.
-OF_PUBLISHER: Final = frozenset({"Published", HAND_OVER})
-_WITHHELD: Final = frozenset({HAND_OVER, "HandedOver"})
+OF_PUBLISHER: Final = frozenset({BindingReason.PUBLISHED, PublicationReason.HAND_OVER})
 
 
 class Progress(IntEnum):
@@ -132,6 +137,17 @@ def verdict_on(order: Order, node: NodeView, state: StateView, silent: frozenset
     return worst
 
 
+def with_publication(
+    order: Order, verdict: Verdict, node: NodeView, state: StateView, silent: frozenset[str]
+) -> Verdict:
+    """The verdict on a device that is prepared, once the publisher was asked, too; any other stands as it is."""
+    report = state.reports.get(Subtree.PUBLICATION)
+    if report is None or verdict.progress is not Progress.READY or order.shape.mode not in PUBLISHED:
+        return verdict
+    found = _verdict(order, node, state, report, DAEMONS[Subtree.PUBLICATION], silent)
+    return verdict if found.progress is Progress.READY else replace(found, held=verdict.held)
+
+
 def publisher_waits(address: str, node: NodeView, state: StateView, silent: frozenset[str]) -> DeviceReportView | None:
     """What the publisher says of a device that it withholds and cannot hand over yet; None when it says no such thing.
 
@@ -156,7 +172,7 @@ def withheld(addresses: Iterable[str], node: NodeView, state: StateView) -> bool
         return False
     current = report.generation == state.generation and report.boot_id == node.boot_id
     return all(
-        (said := report.devices.get(address)) is None or (current and said.reason in _WITHHELD) for address in addresses
+        (said := report.devices.get(address)) is None or (current and said.reason in WITHHELD) for address in addresses
     )
 
 

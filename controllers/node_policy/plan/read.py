@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from controllers.break_glass import edited_by_hand
 from controllers.node_policy.plan.drains import CORDONED_BY, DRAIN_DONE, DRAIN_REQUEST
 from controllers.node_policy.plan.orders import Orders, read_orders, shape_of_rule
 from controllers.node_policy.plan.texts import distinct, lasting
@@ -48,6 +49,8 @@ _REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
 }
 _SETTLED: Final = frozenset({DeviceState.READY, DeviceState.RELEASED})
 _NO_USERS: Final = frozenset({UseKind.VIRTUAL_FUNCTIONS, UseKind.PUBLISHED})
+# Whom a claim is for is found through the API server.
+_MOVED_BY_CLAIM: Final = frozenset({UseKind.CLAIM})
 _LAST_GENERATION: Final = 2**63 - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -93,6 +96,7 @@ def read_policy(obj: Mapping[str, Any]) -> PolicyView:
         tuple(shape_of_rule(spec, rule) for rule in spec.devices) if spec is not None else (),
         error,
         status,
+        edited_by_hand(obj),
     )
 
 
@@ -120,7 +124,7 @@ def read_state(obj: Mapping[str, Any], former: StateView | None = None) -> State
         generation=generation,
         node_uid=node_uid,
         orders=orders,
-        inventory=_read_inventory(status.get("inventory")),
+        inventory=read_inventory(status.get("inventory")),
         reports={
             subtree: _read_report(model, status[subtree.value], subtree)
             for subtree, model in _REPORT_MODELS.items()
@@ -132,7 +136,8 @@ def read_state(obj: Mapping[str, Any], former: StateView | None = None) -> State
     )
 
 
-def _read_inventory(value: Any) -> InventoryView | None:
+def read_inventory(value: Any) -> InventoryView | None:
+    """The record of status.inventory of an NPUNodeState; None where there is no report."""
     if not isinstance(value, Mapping):
         return None
     try:
@@ -164,7 +169,7 @@ def _device(device: InventoryDevice) -> DeviceView:
         function=device.function,
         users=distinct(_told(user) for user in users),
         pods=frozenset(sys.intern(user.pod_uid) for user in users if user.pod_uid is not None) if users else _NOBODY,
-        others=distinct(_told(user) for user in users if user.pod_uid is None),
+        others=distinct(_told(user) for user in users if user.pod_uid is None and user.kind not in _MOVED_BY_CLAIM),
         own_functions="".join(_told(user) for user in device.used_by if user.kind is UseKind.VIRTUAL_FUNCTIONS),
         card=_interned(device.physical_function),
         iommu_group=device.iommu_group,

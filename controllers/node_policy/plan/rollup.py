@@ -14,6 +14,7 @@ from controllers.node_policy.plan.evaluate import Evaluation, Obstacle, Share
 from controllers.node_policy.plan.moments import happened, in_future, later
 from controllers.node_policy.plan.progress import Progress
 from controllers.node_policy.plan.view import BlockerReason, NodeConditionType, PolicyView
+from crds.device_classes import classes_of_modes
 from crds.models.conditions import (
     Condition,
     Status,
@@ -60,21 +61,28 @@ def roll_up(
     *,
     stateless: int = 0,
     waiting: Mapping[str, tuple[str, ...]] | None = None,
+    device_classes: frozenset[str] | None = None,
 ) -> Rollup:
     """The status of `policy`; `evaluations` are those of the nodes that have a share of it, sorted by node.
 
     `stateless`: selected nodes without an NPUNodeState (not made yet, or its kind is not served): nothing is known
-    of them. `waiting`: by node that may not change yet, the policies that have no room for it.
+    of them. `waiting`: by node that may not change yet, the policies that have no room for it. `device_classes`: the
+    names of those that exist, None when nobody knows.
     """
     found = [(evaluation, evaluation.shares[policy.name]) for evaluation in evaluations]
     known = _Tally.of([share for _, share in found])
     tally = replace(known, nodes=known.nodes + stateless, pending_inventory=known.pending_inventory + stateless)
-    blockers = _blockers(found, waiting or {})
+    missing = _missing_classes(policy.spec, device_classes) if tally.devices else ""
+    blockers = _blockers(found, waiting or {}, missing)
     conflicts = _conflicts(share for _, share in found)
     if policy.spec is None:
         verdicts, check_at = _invalid(policy), None
     else:
-        verdicts, check_at = _verdicts(policy, policy.spec, tally, blockers, conflicts, _last_move(found, now), now)
+        moved = _last_move(found, now)
+        verdicts, check_at = _verdicts(policy, policy.spec, tally, bool(missing), blockers, conflicts, moved, now)
+    if policy.by_hand is not None:
+        message = truncate_message(policy.by_hand.message, _MESSAGE)
+        verdicts.append((PolicyConditionType.BREAK_GLASS, True, PolicyReason.EDITED_BY_HAND, message))
     known_since = policy.status.conditions if policy.status is not None else ()
     old = [found for found in known_since if not in_future(found.last_transition_time, now)]
     fresh = [
@@ -150,20 +158,17 @@ def _verdicts(
     policy: PolicyView,
     spec: NodePolicySpec,
     tally: _Tally,
+    without_classes: bool,
     blockers: tuple[Blocker, ...],
     conflicts: tuple[Conflict, ...],
     moved: datetime | None,
     now: datetime,
 ) -> tuple[list[_Verdict], datetime | None]:
-    ready, reason, message = _readiness(tally)
+    ready, reason, message = _readiness(tally, without_classes)
     if blockers and ready is not True:
         first = blockers[0]
-        place = f"{first.node} {first.device}".rstrip()
-        message = (
-            f"{message}; {place}: {first.reason}: {first.message}"
-            if first.message
-            else f"{message}; {place}: {first.reason}"
-        )
+        place = f"{first.node} {first.device}".strip()
+        message = f"{message}; {': '.join(filter(None, (place, first.reason, first.message)))}"
     check_at: datetime | None = None
     stalled = False
     if policy.paused:
@@ -196,13 +201,15 @@ def _verdicts(
     ], check_at
 
 
-def _readiness(tally: _Tally) -> tuple[bool | None, str, str]:
+def _readiness(tally: _Tally, without_classes: bool) -> tuple[bool | None, str, str]:
     """Ready: what needs a person comes before what needs patience, and both before what nobody knows."""
     summary = tally.summary()
     if Progress.FAILED in tally.progress:
         return False, PolicyReason.DEVICES_FAILED, summary
     if Progress.DAEMON_MISSING in tally.progress:
         return False, PolicyReason.DAEMON_MISSING, summary
+    if without_classes:
+        return False, PolicyReason.DEVICE_CLASS_MISSING, summary
     if tally.removal_held:
         return None, PolicyReason.REMOVAL_HELD, summary
     if Progress.BLOCKED in tally.progress:
@@ -271,16 +278,41 @@ def _moved(evaluation: Evaluation) -> datetime | None:
 
 
 # What comes first in `blockers`: as in `_readiness`, so that the first one is what the reason of Ready speaks of.
-_FIRST: Final = (Progress.FAILED, Progress.DAEMON_MISSING, BlockerReason.REMOVAL_HELD, Progress.BLOCKED)
+_FIRST: Final = (
+    Progress.FAILED,
+    Progress.DAEMON_MISSING,
+    BlockerReason.DEVICE_CLASS_MISSING,
+    BlockerReason.REMOVAL_HELD,
+    Progress.BLOCKED,
+)
 
 
-def _blockers(found: list[tuple[Evaluation, Share]], waiting: Mapping[str, tuple[str, ...]]) -> tuple[Blocker, ...]:
+def _missing_classes(spec: NodePolicySpec | None, existing: frozenset[str] | None) -> str:
+    """Which DeviceClasses its devices are asked for by and do not exist, in words; "" when none is missing."""
+    if spec is None or existing is None:
+        return ""
+    driver = spec.driver_name
+    missing = [name for name in classes_of_modes(driver, (rule.mode for rule in spec.devices)) if name not in existing]
+    if not missing:
+        return ""
+    return (
+        f"nobody can ask for the devices: DeviceClass {' and '.join(missing)} does not exist; "
+        f"`npufleet deviceclasses {driver}` prints what belongs into Git"
+    )
+
+
+def _blockers(
+    found: list[tuple[Evaluation, Share]], waiting: Mapping[str, tuple[str, ...]], missing: str
+) -> tuple[Blocker, ...]:
     """The first 16: serious ones first, the worst before the others, then nodes that may not change yet, then the rest.
 
     Among equals by node and address.
     """
     ranked: list[list[Blocker]] = [[] for _ in range(len(_FIRST) + 3)]
     ranked[-2] = _waiting(found, waiting)
+    if missing:
+        word = BlockerReason.DEVICE_CLASS_MISSING
+        ranked[_FIRST.index(word)] = [Blocker(node="", device="", reason=word, message=missing)]
     for evaluation, share in found:
         for obstacle in share.obstacles:
             alike = ranked[_weight(obstacle)]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from controllers.break_glass import HandEdit
 from controllers.node_policy.plan.orders import Orders, Shape
 from crds.models.device_match import Function
 from crds.models.node_policy import NodePolicySpec, NodePolicyStatus, PolicyState
@@ -49,7 +50,7 @@ class NodeView:
 class PolicyView:
     """An NPUNodePolicy. `spec` None: the object exists but cannot be understood, `error` says why.
 
-    `shapes` are what its rules make of a device, in their order.
+    `shapes` are what its rules make of a device, in their order. `by_hand` is a change past Git that still stands.
     """
 
     name: str
@@ -59,6 +60,7 @@ class PolicyView:
     shapes: tuple[Shape, ...]
     error: str
     status: NodePolicyStatus | None
+    by_hand: HandEdit | None = None
 
     @property
     def paused(self) -> bool:
@@ -186,6 +188,8 @@ class World:
     """Value of the annotation npufleet.io/confirm-removal."""
     confirmed: frozenset[str] = frozenset()
     """What is missing and was confirmed earlier under the present value of the annotation (`Holds.confirmed`)."""
+    held: frozenset[str] | None = None
+    """What the last plan of this process held (`Holds.held`); None: it has made none, and knows what objects say."""
     grace_seconds: int = DEFAULT_GRACE_SECONDS
     drains: Mapping[str, DrainFacts] = field(default_factory=lambda: NO_FACTS)
     """By node under drain: what the drainer saw there last. None of a node: it has not looked yet."""
@@ -193,6 +197,8 @@ class World:
     """By node: devices that were taken into use just as they were ordered to change, and are not ordered again yet."""
     unsettled: frozenset[str] = frozenset()
     """Nodes whose labels were never seen to stand still: they keep their orders."""
+    device_classes: frozenset[str] | None = None
+    """Names of the DeviceClasses that exist; None while nobody knows."""
     external_drainer: bool = False
     """Somebody else empties nodes: they are asked by an annotation, and neither cordoned nor emptied from here."""
 
@@ -208,6 +214,7 @@ class BlockerReason(StrEnum):
     STATE_UNREADABLE = "StateUnreadable"
     REPORT_UNREADABLE = "ReportUnreadable"
     DAEMON_MISSING = "DaemonMissing"
+    DEVICE_CLASS_MISSING = "DeviceClassMissing"
     DAEMON_SILENT = "DaemonSilent"
     REBOOTED = "Rebooted"
     TOO_MANY_DEVICES = "TooManyDevices"
