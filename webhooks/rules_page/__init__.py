@@ -1,0 +1,1 @@
+"""Writes the page of the reference that lists the rules."""
