@@ -1,4 +1,4 @@
-"""`npufleet explain`: what a kind or a field means, and what an object says once every effective value is filled in."""
+"""`npufleet explain`: what a kind, a field or a rule means, and what an object says with every effective value."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cli.errors import CommandError, ExitCode
+from crds.catalogue import load_catalogue
 from crds.effective import Effective, effective_spec
 from crds.generator.fields import FieldDoc, field_docs
 from crds.models.base import API_VERSION, GROUP, faults_of
@@ -23,7 +24,8 @@ from crds.near_matches import did_you_mean
 from crds.yaml_documents import Document, YAMLError, read_documents, scalar
 
 DESCRIPTION = """\
-Explain a kind or one of its fields: meaning, type, effective value when absent, constraints, rules.
+Explain a kind or one of its fields: meaning, type, effective value when absent, constraints, rules. With the id of a
+rule, as it stands in brackets at the end of a message: what has to hold, why, and an example of each.
 With -f, show the objects of a file with every effective value filled in. A value that the file does not give is marked
 `# effective`; a field whose absence means something that no value says is shown as a comment.
 """
@@ -32,6 +34,8 @@ examples:
   npufleet explain npunp                                 the kind NPUNodePolicy
   npufleet explain NPUNodePolicy.spec.devices.match      a field and what is below it
   npufleet explain npunp.status.conditions               conditions and reasons
+  npufleet explain NPF-NP-103                            a rule that a message names
+  npufleet explain products                              names that a match may ask for
   npufleet explain -f policy.yaml                        what the file says in full (- reads stdin)
 """
 _WIDTH = 100
@@ -42,13 +46,18 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `explain` to the command line."""
     parser = subparsers.add_parser(
         "explain",
-        help="tell what a kind, a field or a whole object means",
+        help="tell what a kind, a field, a rule or a whole object means",
         description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("subject", nargs="?", metavar="KIND[.field.path]", help="a kind by any of its names, or a field")
+    what.add_argument(
+        "subject",
+        nargs="?",
+        metavar="KIND[.field.path]|RULE",
+        help="a kind by any of its names, a field, or a rule's id",
+    )
     what.add_argument("-f", "--filename", metavar="FILE", help="a file with objects; - reads stdin")
     parser.set_defaults(run=_run)
 
@@ -61,10 +70,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def explain_subject(subject: str) -> list[str]:
-    """The explanation of ``KIND`` or ``KIND.field.path`` as lines.
+    """The explanation of ``KIND``, ``KIND.field.path`` or the id of a rule as lines.
 
-    Raises CommandError with exit code 2 and the near matches when there is no such kind or field.
+    Raises CommandError with exit code 2 and the near matches when there is no such kind, field or rule.
     """
+    subject = subject.strip()
+    if subject.upper().strip("[]").startswith("NPF-"):
+        return _rule(subject.upper().strip("[] "))
+    if subject.casefold() == "products":
+        return _products()
     word, _, path = subject.partition(".")
     kind = _kind(word)
     docs = {_key(doc.path): doc for doc in field_docs(kind)}
@@ -80,6 +94,26 @@ def explain_subject(subject: str) -> list[str]:
     if below:
         lines += ["", "fields:", *_overview(below, depth=key.count(".") + 1)]
     return [*lines, *_conditions(kind, key), *_reasons(kind, docs[key].path)]
+
+
+def _rule(id: str) -> list[str]:
+    # The rules and the CEL library take most of a second to import: no other command shall pay for them.
+    from webhooks.rules.reference import every_rule, explanation
+
+    rules = every_rule()
+    if id not in rules:
+        raise CommandError(f"there is no rule {id}{did_you_mean(id, rules)}", ExitCode.USAGE)
+    return explanation(rules[id])
+
+
+def _products() -> list[str]:
+    found = load_catalogue()
+    lines = ["products of the catalogue, by vendor", ""]
+    for vendor in found.vendors.values():
+        lines.append(f"{vendor.name} ({vendor.id})")
+        own = (product for product in found.products.values() if product.vendor.id == vendor.id)
+        lines += [f"  {product.name}{f'  {product.title}' if product.title else ''}" for product in own]
+    return lines
 
 
 def _kind(word: str) -> Kind:

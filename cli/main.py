@@ -7,6 +7,7 @@ returns an exit code. Expected failures are raised as CommandError, so that all 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -16,7 +17,16 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cli.errors import CommandError, ExitCode
 
-COMMANDS = ("cli.cluster.command", "cli.demo.command", "cli.explain")
+COMMANDS = (
+    "cli.cluster.command",
+    "cli.demo.command",
+    "cli.deviceclasses",
+    "cli.devices.command",
+    "cli.explain",
+    "cli.lint.command",
+)
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 DESCRIPTION = """\
 npufleet: every accelerator of a Kubernetes fleet, run from Git.
@@ -62,15 +72,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (`| head`) has gone. Without this Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (`| head`) has gone.
+        _give_up_stdout()
         return 141
-    except Exception:
-        # Python's own exit code for this, 1, would read as "findings".
-        traceback.print_exc()
-        print("npufleet: this is a bug in npufleet; please report it with the lines above", file=sys.stderr)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            return _bug()
+        _give_up_stdout()
+        print(f"npufleet {parsed.command}: the output could not be written: {error.strerror}", file=sys.stderr)
         return ExitCode.INTERNAL
+    except Exception:
+        return _bug()
     return code
+
+
+def _bug() -> ExitCode:
+    # Python's own exit code for this, 1, would read as "findings".
+    traceback.print_exc()
+    print("npufleet: this is a bug in npufleet; please report it with the lines above", file=sys.stderr)
+    return ExitCode.INTERNAL
+
+
+def _give_up_stdout() -> None:
+    """Without this Python would complain when it flushes at exit, and end with a code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _version() -> str:

@@ -77,7 +77,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     _bin_dir(build)
     build.add_argument(
-        "--also", action="append", choices=["kubelet"], default=[], help="build this one, too (may be repeated)"
+        "--node", action="store_true", help="and what a node runs: kubelet, containerd, runc, plugins for its network"
+    )
+    build.add_argument(
+        "--also",
+        action="append",
+        choices=["kubelet", "dra-test-driver"],
+        default=[],
+        help="build this one, too (may be repeated)",
     )
     build.set_defaults(run=_build)
 
@@ -105,10 +112,11 @@ def _directory(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    from cli.cluster.programs.binaries import ensure_binaries
+    from cli.cluster.programs.binaries import NODE_PROGRAMS, ensure_binaries
     from cli.cluster.run.components import COMPONENTS
 
-    for path in ensure_binaries([*COMPONENTS, *arguments.also], bin_dir=arguments.bin_dir).values():
+    node = ("kubelet", *NODE_PROGRAMS) if arguments.node else ()
+    for path in ensure_binaries([*COMPONENTS, *node, *arguments.also], bin_dir=arguments.bin_dir).values():
         print(path)
     return ExitCode.CLEAN
 

@@ -10,8 +10,10 @@ class ClusterError(CommandError):
 
 
 class ApiCallError(ClusterError):
-    """The API server answered a call with an error status (HTTP code in `status`, its own words in the text)."""
+    """The API server answered a call with an error status (HTTP code in `status`, its own words in the text); `answer`
+    is what it sent, a Status as a rule."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, answer: object = None) -> None:
         super().__init__(message)
         self.status = status
+        self.answer = answer

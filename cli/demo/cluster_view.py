@@ -14,6 +14,8 @@ from cli.errors import CommandError
 from cli.progress import Step
 
 _POLL_SECONDS = 0.3
+# Reasons of a policy's condition Ready that are about to become others.
+_ON_THE_WAY = ("", "RollingOut", "InventoryPending", "Rebooted", "DaemonMissing")
 
 
 class ClusterView:
@@ -40,6 +42,10 @@ class ClusterView:
         """``kubectl apply -k`` of a folder, server-side."""
         return self.run("apply", "--server-side", "--kustomize", str(folder))
 
+    def exists(self, kind: str, name: str) -> bool:
+        """Whether there is such an object in the default namespace."""
+        return bool(self.run("get", kind, name, "--ignore-not-found", "--output", "name"))
+
     def items(self, resource: str) -> list[dict[str, Any]]:
         """The objects of a resource."""
         return list(json.loads(self.run("get", resource, "--output", "json"))["items"])
@@ -62,21 +68,36 @@ def unsettled(policies: list[dict[str, Any]], states: list[dict[str, Any]]) -> s
 
     A device that is blocked, failed or held has arrived: nothing happens to it before something else does.
     """
-    waiting = []
-    for policy in policies:
-        status = policy.get("status", {})
-        nodes = status.get("nodes", {})
-        current = status.get("observedGeneration") == policy["metadata"]["generation"]
-        if not current or nodes.get("updated", 0) + nodes.get("blocked", 0) < nodes.get("matched", 0):
-            waiting.append(policy["metadata"]["name"])
-    for state in states:
-        bindings = state.get("status", {}).get("bindings", {})
-        current = bindings.get("observedGeneration") == state["metadata"]["generation"]
-        held = {order["address"] for order in state["spec"].get("devices", []) if order["intent"] == "Hold"}
-        moving = any(
-            device["state"] in ("Pending", "Released") and device["address"] not in held
-            for device in bindings.get("devices", [])
-        )
-        if not current or moving:
-            waiting.append(state["metadata"]["name"])
+    waiting = [policy["metadata"]["name"] for policy in policies if not _answered(policy)]
+    waiting += [state["metadata"]["name"] for state in states if not (_is_bound(state) and _is_published(state))]
     return ", ".join(waiting)
+
+
+def _answered(policy: dict[str, Any]) -> bool:
+    status = policy.get("status", {})
+    nodes = status.get("nodes", {})
+    current = status.get("observedGeneration") == policy["metadata"]["generation"]
+    ready = next((found["reason"] for found in status.get("conditions", []) if found["type"] == "Ready"), "")
+    arrived = nodes.get("updated", 0) + nodes.get("blocked", 0) >= nodes.get("matched", 0)
+    return current and arrived and ready not in _ON_THE_WAY
+
+
+def _is_bound(state: dict[str, Any]) -> bool:
+    bindings = state.get("status", {}).get("bindings", {})
+    held = {order["address"] for order in state["spec"].get("devices", []) if order["intent"] == "Hold"}
+    return bindings.get("observedGeneration") == state["metadata"]["generation"] and not any(
+        device["state"] in ("Pending", "Released") and device["address"] not in held
+        for device in bindings.get("devices", [])
+    )
+
+
+def _is_published(state: dict[str, Any]) -> bool:
+    """Whether the publisher has answered the same orders in the same boot, and nothing that is bound waits for it."""
+    status = state.get("status", {})
+    bindings, publication = status.get("bindings", {}), status.get("publication", {})
+    if any(publication.get(key) != bindings.get(key) for key in ("observedGeneration", "bootID")):
+        return False
+    bound = {device["address"] for device in bindings.get("devices", []) if device["state"] == "Ready"}
+    return not any(
+        device["state"] == "Pending" and device["address"] in bound for device in publication.get("devices", [])
+    )

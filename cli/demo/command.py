@@ -14,8 +14,9 @@ from cli.errors import ExitCode
 _DESCRIPTION = """\
 Runs the main job of npufleet on this machine: policies are committed to a Git repository, HEAD is applied to a real
 Kubernetes API server, the controller compiles orders for each node, a binder on each (simulated) node carries them out
-by sysfs writes, and kubectl get npunodepolicies tells what has become of it. Then a commit that gives half of the
-devices back, a reboot, and a restart of every binder. Needs no hardware, no container engine and no root.
+by sysfs writes, a publisher offers the devices, and kubectl get npunodepolicies tells what has become of it. Then a pod
+that asks for a device by product and NUMA node, a commit that gives half of the devices back, a change past Git that is
+refused, a reboot, and a restart of every daemon. Needs no hardware, no container engine and no root.
 """
 
 
@@ -23,7 +24,7 @@ def register(subparsers: Any) -> None:
     """Add `demo` to the command line."""
     parser = subparsers.add_parser(
         "demo",
-        help="the main job on this machine: real API server, simulated nodes",
+        help="the main job on this machine: real API server and scheduler, simulated nodes",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

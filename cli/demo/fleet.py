@@ -1,4 +1,4 @@
-"""The processes of the demo: simulated nodes, one binder per node, the controllers, each under its own identity."""
+"""The processes of the demo: simulated nodes with their daemons, and the controllers, each under its own identity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,23 @@ from simulated_node.records import WriteRecord
 
 NAMESPACE = "npufleet-system"
 BINDER = "npufleet-vfio-binder"
+PUBLISHER = "npufleet-dra-publisher"
+DAEMONS = (BINDER, PUBLISHER)
 CONTROLLERS = ("npufleet-node-policy",)
 _STOP_SECONDS = 10.0
+# A real kubelet takes its time to ask again for a claim that could not be prepared yet (after a reboot, say).
+_PREPARE_AGAIN = "2"
 
 
 @dataclass
 class Node:
-    """A simulated node: its host root and the processes that belong to it."""
+    """A simulated node: its host root, and the processes that belong to it. `daemons` run now, `starts` counts all."""
 
     name: str
     root: Path
     machine: subprocess.Popen[bytes]
-    binder: subprocess.Popen[bytes] | None = None
-    binder_starts: int = 0
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
 
 
 class Fleet:
@@ -70,7 +74,7 @@ class Fleet:
         kubeconfig = self.directory / "identities" / f"{name}.kubeconfig"
         node_kubeconfig(self.plane, name, kubeconfig)
         command = [sys.executable, "-m", "simulated_node", "--description", description, "--root", str(root)]
-        command += ["--node-name", name, "--kubeconfig", str(kubeconfig)]
+        command += ["--node-name", name, "--kubeconfig", str(kubeconfig), "--prepare-again-seconds", _PREPARE_AGAIN]
         for key, value in labels.items():
             command += ["--label", f"{key}={value}"]
         node = Node(name, root, spawn(command, output=log))
@@ -78,41 +82,62 @@ class Fleet:
         _await_line(log, "ready", node.machine, what=f"simulated node {name}")
         return node
 
-    def start_binder(self, name: str) -> None:
-        """The node's binder, with a token that is bound to the Node (which must be registered)."""
-        kubeconfig = self.directory / "identities" / f"{name}-binder.kubeconfig"
-        service_account_kubeconfig(self.plane, NAMESPACE, BINDER, kubeconfig, node=name)
+    def start_daemon(self, name: str, component: str) -> None:
+        """A daemon of the node, with a token that is bound to the Node (which must be registered)."""
+        kubeconfig = self.directory / "identities" / f"{name}-{component}.kubeconfig"
+        service_account_kubeconfig(self.plane, NAMESPACE, component, kubeconfig, node=name)
         node = self.nodes[name]
-        command = [_script(BINDER), "--node", name, "--host-root", str(node.root)]
+        command = [_script(component), "--node", name, "--host-root", str(node.root)]
         command += ["--kubeconfig", str(kubeconfig), "--listen", "127.0.0.1:0"]
-        node.binder_starts += 1
-        node.binder = spawn(command, output=self._binder_log(node))
+        node.starts[component] = node.starts.get(component, 0) + 1
+        node.daemons[component] = spawn(command, output=self._daemon_log(node, component))
 
-    def restart_binder(self, name: str) -> None:
-        """Stop the node's binder as an upgrade would, and start it again."""
-        node = self.nodes[name]
-        if node.binder is not None:
-            end_children([node.binder], grace_seconds=_STOP_SECONDS)
-        self.start_binder(name)
+    def stop_daemon(self, name: str, component: str) -> None:
+        """Stop it as an upgrade would; nothing happens where it does not run."""
+        process = self.nodes[name].daemons.pop(component, None)
+        if process is not None:
+            end_children([process], grace_seconds=_STOP_SECONDS)
+
+    def restart_daemon(self, name: str, component: str) -> None:
+        """Stop it as an upgrade would, and start it again."""
+        self.stop_daemon(name, component)
+        self.start_daemon(name, component)
+
+    def start_daemons(self, name: str) -> None:
+        """Every daemon of the node."""
+        for component in DAEMONS:
+            self.start_daemon(name, component)
+
+    def restart_daemons(self, name: str) -> None:
+        """All at once, as when a node's software is upgraded."""
+        end_children(list(self.nodes[name].daemons.values()), grace_seconds=_STOP_SECONDS)
+        self.nodes[name].daemons.clear()
+        self.start_daemons(name)
 
     def not_ready(self) -> str:
-        """What does not yet say that it is ready (/readyz): the controllers, or binders by the name of their node."""
+        """What does not yet say that it is ready (/readyz): the controllers, or daemons with their node."""
         waiting = [] if _ready(self._controllers_log(), len(CONTROLLERS)) else ["controllers"]
-        waiting += [node.name for node in self.nodes.values() if not _ready(self._binder_log(node), 1)]
+        for node in self.nodes.values():
+            waiting += [
+                f"{component} of {node.name}"
+                for component in node.daemons
+                if not _ready(self._daemon_log(node, component), 1)
+            ]
         return ", ".join(waiting)
 
     def pids(self) -> list[int]:
         """The processes that run now."""
-        processes = [self._controllers, *(p for node in self.nodes.values() for p in (node.machine, node.binder))]
-        return [process.pid for process in processes if process is not None and process.poll() is None]
+        nodes = [process for node in self.nodes.values() for process in (node.machine, *node.daemons.values())]
+        return [process.pid for process in (self._controllers, *nodes) if process and process.poll() is None]
 
     def reboot(self, name: str) -> str:
-        """Power-cycle the node: its processes die at once, its kernel starts anew; returns the new boot id."""
+        """Power-cycle the node: its daemons die at once, its kernel starts anew; returns the new boot id."""
         node = self.nodes[name]
-        if node.binder is not None:
-            node.binder.kill()
-            node.binder.wait()
-            node.binder = None
+        for process in node.daemons.values():
+            process.kill()
+        for process in node.daemons.values():
+            process.wait()
+        node.daemons.clear()
         return Control(node.root).reboot()
 
     def drivers(self, name: str) -> dict[str, str]:
@@ -132,16 +157,18 @@ class Fleet:
     def check(self) -> None:
         """Raise CommandError when one of the processes has ended by itself."""
         running = [("controllers", self._controllers, self._controllers_log())]
-        running += [(f"binder of {node.name}", node.binder, self._binder_log(node)) for node in self.nodes.values()]
-        running += [(node.name, node.machine, self._log(node.name)) for node in self.nodes.values()]
+        for node in self.nodes.values():
+            running.append((node.name, node.machine, self._log(node.name)))
+            for component, daemon in node.daemons.items():
+                running.append((f"{component} of {node.name}", daemon, self._daemon_log(node, component)))
         for what, process, log in running:
             if process is not None and process.poll() is not None:
                 raise CommandError(f"{what} ended with code {process.returncode}:\n{tail(log)}")
 
     def stop(self) -> None:
         """End everything: writers first, then the machines they write to."""
-        binders = [node.binder for node in self.nodes.values() if node.binder is not None]
-        writers = [process for process in (self._controllers, *binders) if process is not None]
+        daemons = [process for node in self.nodes.values() for process in node.daemons.values()]
+        writers = [process for process in (self._controllers, *daemons) if process is not None]
         end_children(writers, grace_seconds=_STOP_SECONDS)
         end_children([node.machine for node in self.nodes.values()], grace_seconds=_STOP_SECONDS)
 
@@ -151,8 +178,8 @@ class Fleet:
     def _controllers_log(self) -> Path:
         return self._log(f"controllers-{self._controller_starts}")
 
-    def _binder_log(self, node: Node) -> Path:
-        return self._log(f"{node.name}-binder-{node.binder_starts}")
+    def _daemon_log(self, node: Node, component: str) -> Path:
+        return self._log(f"{node.name}-{component.removeprefix('npufleet-')}-{node.starts[component]}")
 
 
 def _script(name: str) -> str:

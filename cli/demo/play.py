@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -31,7 +32,9 @@ def play(directory: Path, *, bin_dir: Path | None, keep: bool) -> None:
             story = Story(plane, fleet, directory, progress)
             story.install()
             story.first_commit()
+            story.claim()
             story.second_commit()
+            story.past_git()
             story.reboot()
             story.quiet()
             print(f"\nDone in {duration(time.monotonic() - started)}.", flush=True)
@@ -50,6 +53,7 @@ It keeps running. In another terminal:
   export KUBECONFIG={plane.admin_kubeconfig}
   {find_kubectl()} get npunodepolicies,npunodestates
   {find_kubectl()} get npunodestate {ATOM} -o yaml
+  {Path(sys.executable).with_name("npufleet")} devices
 
   cd {directory / "policies"}    # edit atom.yaml, commit, then apply what you committed:
   git commit --all --message "Another limit"

@@ -1,7 +1,9 @@
-"""The demo's story: a commit that takes devices, a commit that gives half of them back, and a reboot."""
+"""The demo's story: a commit that takes devices, a claim, a commit that gives half of them back, and a reboot."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections import Counter
 from importlib import resources
@@ -9,9 +11,14 @@ from pathlib import Path
 
 from cli.checkout import KUSTOMIZE_BASE
 from cli.cluster.run.control_plane import ControlPlane
+from cli.demo import past_git, published
 from cli.demo.cluster_view import ClusterView, unsettled
 from cli.demo.fleet import Fleet
 from cli.demo.repository import PolicyRepository
+from cli.devices.assemble import assemble
+from cli.devices.cluster import read_cluster
+from cli.devices.rows import Listing
+from cli.devices.table import table
 from cli.errors import CommandError
 from cli.progress import Progress, duration
 
@@ -38,14 +45,14 @@ class Story:
             self.view.apply(KUSTOMIZE_BASE)
             self.view.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         with self.progress.step(
-            f"Starting {len(POOLS)} simulated nodes and their binders", "Nodes and binders started"
+            f"Starting {len(POOLS)} simulated nodes and their daemons", "Nodes and daemons started"
         ) as step:
             for name, pool in POOLS.items():
                 self.fleet.start_node(name, name, {"npufleet.io/pool": pool})
             self.fleet.start_controllers()
             self.view.until(step, "registration of the nodes", self._unregistered, check=self.fleet.check)
             for name in POOLS:
-                self.fleet.start_binder(name)
+                self.fleet.start_daemons(name)
 
     def first_commit(self) -> None:
         """Policies for all four nodes."""
@@ -57,9 +64,26 @@ class Story:
         self._apply_head()
         self._show_policies()
         self._show_drivers(before)
-        ready = self.view.run("get", "npunodepolicy", "hostile-everything", "-o", _DEVICES_READY)
-        print(f"\nnode-hostile: {ready} devices ready; the others are left alone (status.blockers of its policy):")
-        print(self.view.run("get", "npunodepolicy", "hostile-everything", "-o", _BLOCKERS), end="")
+        self._show_blockers("hostile-everything", "are left alone")
+        self._show_blockers("mixed-uses", "go to nobody new")
+        print(f"\n$ {published.CLASSES}\n{self.view.run('get', 'deviceclasses')}", end="")
+        slices = self.view.run("get", "resourceslices", "-o", "json")
+        print(f"\n$ {published.SLICES}\n{published.pools(slices)}", end="")
+
+    def claim(self) -> None:
+        """A pod asks for an NPU by product and topology; the scheduler picks one, and it is prepared on the node."""
+        self._heading("A pod asks for an NPU of NUMA node 0")
+        manifest = resources.files("cli.demo") / "workloads/claim.yaml"
+        print(manifest.read_text(), end="")
+        with self.progress.step("Waiting for the account of pods", "There is one") as step:
+            self.view.until(step, "it", self._no_account, check=self.fleet.check)
+        with resources.as_file(manifest) as path:
+            self.view.run("apply", "--server-side", "--filename", str(path))
+        with self.progress.step("Scheduling, preparing and starting the pod", "The pod runs") as step:
+            self.view.until(step, "the pod", self._not_running, check=self.fleet.check)
+        print("\n$ kubectl get resourceclaims,pods -o wide")
+        print(self.view.run("get", "resourceclaims,pods", "-o", "wide"))
+        self._show_devices()
 
     def second_commit(self) -> None:
         """Eight of the sixteen NPUs go back."""
@@ -73,36 +97,55 @@ class Story:
         self._show_policies()
         self._show_drivers(before)
 
+    def past_git(self) -> None:
+        """Somebody who has every right changes a policy by hand, and is told to commit."""
+        self._heading("A change past Git")
+        with self.progress.step(
+            "Letting only Git write (kustomize/components/only-git-writes/deny)", "Only Git writes from now on"
+        ) as step:
+            past_git.forbid(self.view)
+            self.view.until(step, "it", lambda: past_git.still_possible(self.view), check=self.fleet.check)
+        print(f"$ {past_git.COMMAND}\n{past_git.refusal(self.view)}")
+
     def reboot(self) -> None:
         """The node forgets its bindings; its binder makes them anew."""
         self._heading(f"Reboot of {ATOM}")
+        claimed = self._claimed()
         boot = self.fleet.reboot(ATOM)
         after_boot = self.fleet.drivers(ATOM)
         print(f"The kernel is up again (boot {boot[:8]}…): {_summary(after_boot)}")
         with self.progress.step(
-            "Waiting for the binder to make it so again", "The node is as its policy asks again"
+            "Waiting for its daemons to make it so again", "The node is as its policy asks again"
         ) as step:
-            self.fleet.start_binder(ATOM)
+            self.fleet.start_daemons(ATOM)
             self.view.until(step, "the node's report", lambda: self._not_reported(boot), check=self.fleet.check)
             self.view.until(step, "the policies", self._unsettled, check=self.fleet.check)
-        print(f"With its binder running again: {_summary(self.fleet.drivers(ATOM))}")
+        print(f"With its daemons running again: {_summary(self.fleet.drivers(ATOM))}")
         self._show_policies()
+        if claimed:
+            with self.progress.step("Preparing the pod's claim again", "The pod runs again") as step:
+                self.view.until(step, "the pod", self._not_running, check=self.fleet.check)
+            if self._claimed() != claimed:
+                raise CommandError(f"the claim had {claimed} before the reboot, and has {self._claimed()} now")
+            print(f"The pod runs, and its claim still has {claimed}")
 
     def quiet(self) -> None:
         """With everything in place nothing is written."""
         before = {name: len(self.fleet.write_log(name)) for name in POOLS}
-        versions = self._versions()
-        self._heading("Restart of controllers and binders")
+        contents = self._contents()
+        self._heading("Restart of controllers and daemons")
         self.fleet.restart_controllers()
         for name in POOLS:
-            self.fleet.restart_binder(name)
-        with self.progress.step("Restarting controllers and binders", "Controllers and binders restarted") as step:
+            self.fleet.restart_daemons(name)
+        with self.progress.step("Restarting controllers and daemons", "Controllers and daemons restarted") as step:
             self.view.until(step, "the restarted processes", self.fleet.not_ready, check=self.fleet.check)
         writes = sum(len(self.fleet.write_log(name)) - before[name] for name in POOLS)
-        changed = [name for name, version in self._versions().items() if versions[name] != version]
-        print(f"sysfs writes: {writes}; node states changed: {len(changed)}")
+        after = self._contents()
+        changed = [name for name in contents.keys() | after.keys() if contents.get(name) != after.get(name)]
+        print(f"sysfs writes: {writes}; node states, slices and claims changed: {len(changed)}")
         if writes or changed:
-            raise CommandError("a restart must be invisible, and this one was not")
+            told = ", ".join(sorted(changed)) or "the hosts"
+            raise CommandError(f"a restart must be invisible, and this one was not: {told}")
 
     def _apply_head(self) -> None:
         exported = self.repository.export_head(self.directory / "checkout" / str(time.monotonic_ns()))
@@ -116,6 +159,11 @@ class Story:
     def _show_policies(self) -> None:
         print("\n$ kubectl get npunodepolicies\n" + self.view.run("get", "npunodepolicies"), end="")
         print("\n$ kubectl get npunodestates\n" + self.view.run("get", "npunodestates"), end="")
+
+    def _show_blockers(self, policy: str, what: str) -> None:
+        ready = self.view.run("get", "npunodepolicy", policy, "-o", _DEVICES_READY)
+        print(f"\n{policy}: {ready} devices ready; the others {what} (status.blockers):")
+        print(self.view.run("get", "npunodepolicy", policy, "-o", _BLOCKERS), end="")
 
     def _show_drivers(self, before: dict[str, str]) -> None:
         after = self.fleet.drivers(ATOM)
@@ -134,16 +182,46 @@ class Story:
 
     def _not_reported(self, boot: str) -> str:
         reports = {state["metadata"]["name"]: state.get("status", {}) for state in self.view.items("npunodestates")}
-        return "" if reports[ATOM].get("bindings", {}).get("bootID") == boot else f"the report of {ATOM}"
+        missing = [part for part in ("bindings", "publication") if reports[ATOM].get(part, {}).get("bootID") != boot]
+        return " and ".join(f"{part} of {ATOM}" for part in missing)
 
-    def _versions(self) -> dict[str, str]:
-        return {s["metadata"]["name"]: s["metadata"]["resourceVersion"] for s in self.view.items("npunodestates")}
+    def _contents(self) -> dict[str, str]:
+        """All that was made for nodes, slices and claims. Who uses a device is told anew by whoever looks next."""
+        found = [item for kind in _QUIET for item in self.view.items(kind)]
+        for item in found:
+            for device in item.get("status", {}).get("inventory", {}).get("devices", []):
+                device.pop("usedBy", None)
+        return {
+            f"{item['kind']}/{item['metadata']['name']}": json.dumps([item["spec"], item.get("status")], sort_keys=True)
+            for item in found
+        }
+
+    def _no_account(self) -> str:
+        return "" if self.view.exists("serviceaccount", "default") else "the account"
+
+    def _not_running(self) -> str:
+        phase = self.view.run("get", "pod", _POD, "-o", _READY)
+        return "" if phase == "Running True" else f"the pod ({phase.strip()})"
+
+    def _claimed(self) -> str:
+        """The device that the pod's claim has, "" when there is no claim."""
+        return self.view.run("get", "resourceclaim", _CLAIM, "--ignore-not-found", "-o", _ALLOCATED)
+
+    def _devices(self, *nodes: str) -> Listing:
+        return assemble(asyncio.run(read_cluster(self.plane.admin_kubeconfig, nodes)))
+
+    def _show_devices(self) -> None:
+        print("$ npufleet devices\n" + "\n".join(table(self._devices().rows, wide=False)))
 
     @staticmethod
     def _heading(text: str) -> None:
         print(f"\n━━ {text} " + "━" * max(0, 76 - len(text)), flush=True)
 
 
+_CLAIM, _POD = "npu", "vm"
+_QUIET = ("npunodestates", "resourceslices", "resourceclaims")
+_ALLOCATED = "jsonpath={.status.allocation.devices.results[0].device}"
+_READY = 'jsonpath={.status.phase} {.status.conditions[?(@.type=="Ready")].status}'
 _DEVICES_READY = "jsonpath={.status.devices.ready} of {.status.devices.matched}"
 _BLOCKERS = 'jsonpath={range .status.blockers[*]}  {.device}  {.reason}: {.message}{"\\n"}{end}'
 

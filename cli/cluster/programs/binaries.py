@@ -1,19 +1,20 @@
-"""The control plane's programs, built from published Go modules (hack/) with the ordinary `go`: nothing is downloaded
-ready-made, and what was built once is kept outside the repository under a key of everything that went into it."""
+"""The programs of a control plane and of a node, built from published Go modules (hack/) with the ordinary `go`:
+nothing is downloaded ready-made, and what was built once is kept outside the repository under a key of everything that
+went into it."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cli.checkout import ROOT
 from cli.cluster.errors import ClusterError
 from cli.cluster.locks import locked
-from cli.cluster.programs.go_toolchain import FIXED_ENVIRONMENT, GoToolchain, find_go, go_build
+from cli.cluster.programs.go_toolchain import FIXED_ENVIRONMENT, GoToolchain, find_go, fixed_environment, go_build
 from cli.progress import Progress
 
 HACK = ROOT / "hack"
@@ -23,25 +24,67 @@ CACHE_VARIABLE = "NPUFLEET_CACHE"
 # The control plane reports the version that is linked in; without it clients see v0.0.0 and refuse to work.
 KUBERNETES_MODULE = "k8s.io/kubernetes"
 ETCD_MODULE = "go.etcd.io/etcd/server/v3"
+CONTAINERD_MODULE = "github.com/containerd/containerd/v2"
+RUNC_MODULE = "github.com/opencontainers/runc"
+CNI_MODULE = "github.com/containernetworking/plugins"
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How one program is built: the tools module under hack/, its package, and the module its version comes from."""
+    """How one program is built: the tools module under hack/, its package, and the module its version comes from.
+
+    `linker`: further flags, `{version}` filled in. `static_c`: it has parts in C, which are linked in as well, so that
+    it runs wherever the others do; a C compiler and the headers of its libraries are needed then.
+    """
 
     folder: str
     package: str
     version_of: str
+    tags: tuple[str, ...] = ()
+    linker: str = ""
+    static_c: bool = False
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return fixed_environment(cgo=self.static_c)
 
 
 # In the order in which a starting control plane needs them.
-PROGRAMS = {
+CONTROL_PLANE_PROGRAMS = {
     "etcd": Program("etcd", ETCD_MODULE, ETCD_MODULE),
     **{
         name: Program("kubernetes", f"k8s.io/kubernetes/cmd/{name}", KUBERNETES_MODULE)
         for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
     },
 }
+
+# What a node runs beside its kubelet: containerd with its shim and client, runc, and plugins for the pods' network.
+NODE_PROGRAMS = {
+    **{
+        name: Program(
+            "containerd",
+            f"{CONTAINERD_MODULE}/cmd/{name}",
+            CONTAINERD_MODULE,
+            # No file systems that need C libraries or kernel modules of their own, and no manual pages.
+            tags=("no_btrfs", "no_devmapper", "no_zfs", "urfave_cli_no_docs"),
+            linker=f"-X {CONTAINERD_MODULE}/version.Version={{version}}",
+        )
+        for name in ("containerd", "containerd-shim-runc-v2", "ctr")
+    },
+    # Without seccomp it refuses every container that asks for a profile, and a pod's first container always does.
+    "runc": Program("runc", RUNC_MODULE, RUNC_MODULE, tags=("seccomp", "netgo", "osusergo"), static_c=True),
+    **{
+        name: Program("cni", f"{CNI_MODULE}/plugins/{group}/{name}", CNI_MODULE)
+        for group, name in (("main", "bridge"), ("main", "loopback"), ("ipam", "host-local"))
+    },
+}
+
+# Kubernetes' own driver for tests of dynamic resource allocation: what ours is compared with.
+PEER_PROGRAMS = {
+    "dra-test-driver": Program("dra-test-driver", f"{KUBERNETES_MODULE}/test/e2e/dra/test-driver", KUBERNETES_MODULE),
+}
+
+PROGRAMS = {**CONTROL_PLANE_PROGRAMS, **NODE_PROGRAMS, **PEER_PROGRAMS}
 
 
 def cache_directory() -> Path:
@@ -100,14 +143,14 @@ def _built(name: str, progress: Progress) -> Path:
     go = find_go(module)
     version = required_version(go_mod.decode(), program.version_of)
     flags = build_flags(program, version)
-    key = content_key(go_mod, go_sum, go, flags)
+    key = content_key(go_mod, go_sum, go, flags, program.environment)
     binaries = cache_directory() / "binaries"
     target = binaries / f"{program.folder}-{version}-{key}" / name
     if target.exists():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _build(name, version, go, module, [*flags, program.package], target, progress)
+        _build(name, program, version, go, [*flags, program.package], target, progress)
     except OSError as error:
         raise ClusterError(
             f"{error.filename or binaries}: {error.strerror}; programs are kept there, choose another place with "
@@ -117,7 +160,7 @@ def _built(name: str, progress: Progress) -> Path:
 
 
 def _build(
-    name: str, version: str, go: GoToolchain, module: Path, arguments: list[str], target: Path, progress: Progress
+    name: str, program: Program, version: str, go: GoToolchain, arguments: list[str], target: Path, progress: Progress
 ) -> None:
     # One lock for all builds of this cache: two at once on the same machine are slower than one after the other.
     lock = target.parent.parent / "build.lock"
@@ -133,7 +176,9 @@ def _build(
             with progress.step(
                 f"building {name} {version} with {go.version} (first time only)", f"{name} built"
             ) as step:
-                go_build(go, module, ["-o", str(partial), *arguments], log=target.with_name(f"{name}.log"), step=step)
+                log = target.with_name(f"{name}.log")
+                arguments = ["-o", str(partial), *arguments]
+                go_build(go, HACK / program.folder, arguments, log=log, step=step, environment=program.environment)
             _to_disk(partial)
             partial.replace(target)
         finally:
@@ -164,13 +209,24 @@ def build_flags(program: Program, version: str) -> list[str]:
         major, minor = version.removeprefix("v").split(".")[:2]
         prefix = "k8s.io/component-base/version"
         linker += f" -X {prefix}.gitVersion={version} -X {prefix}.gitMajor={major} -X {prefix}.gitMinor={minor}"
-    return ["-buildvcs=false", "-trimpath", "-ldflags", linker]
+    if program.linker:
+        linker += " " + program.linker.format(version=version)
+    if program.static_c:
+        linker += " -extldflags -static"
+    tags = ["-tags", ",".join(program.tags)] if program.tags else []
+    return ["-buildvcs=false", "-trimpath", *tags, "-ldflags", linker]
 
 
-def content_key(go_mod: bytes, go_sum: bytes, go: GoToolchain, flags: list[str]) -> str:
+def content_key(
+    go_mod: bytes,
+    go_sum: bytes,
+    go: GoToolchain,
+    flags: list[str],
+    environment: Mapping[str, str] = FIXED_ENVIRONMENT,
+) -> str:
     """16 hex digits over everything that decides what comes out of the build."""
     digest = hashlib.sha256()
-    environment = [f"{name}={value}" for name, value in sorted(FIXED_ENVIRONMENT.items())]
-    for part in (go_mod, go_sum, *(text.encode() for text in (go.version, go.target, *flags, *environment))):
+    settings = [f"{name}={value}" for name, value in sorted(environment.items())]
+    for part in (go_mod, go_sum, *(text.encode() for text in (go.version, go.target, *flags, *settings))):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:16]

@@ -35,8 +35,13 @@ class GoToolchain:
     target: str
 
 
-def build_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    return {**(os.environ if environment is None else environment), **FIXED_ENVIRONMENT}
+def fixed_environment(*, cgo: bool) -> dict[str, str]:
+    """What is the same in every build; with `cgo` the program may have parts in C."""
+    return {**FIXED_ENVIRONMENT, "CGO_ENABLED": "1" if cgo else "0"}
+
+
+def build_environment(fixed: Mapping[str, str] = FIXED_ENVIRONMENT) -> dict[str, str]:
+    return {**os.environ, **fixed}
 
 
 def find_go(module: Path) -> GoToolchain:
@@ -81,13 +86,22 @@ def _numbers(version: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
-def go_build(go: GoToolchain, module: Path, arguments: list[str], *, log: Path, step: Step) -> None:
+def go_build(
+    go: GoToolchain,
+    module: Path,
+    arguments: list[str],
+    *,
+    log: Path,
+    step: Step,
+    environment: Mapping[str, str] = FIXED_ENVIRONMENT,
+) -> None:
     """Run `go build ARGUMENTS` in `module`, output to `log`; the build dies with this process.
 
     Raises ClusterError with the end of the output when it fails.
     """
     log.write_bytes(b"")
-    child = spawn([str(go.program), "build", *arguments], output=log, environment=build_environment(), directory=module)
+    command = [str(go.program), "build", *arguments]
+    child = spawn(command, output=log, environment=build_environment(environment), directory=module)
     try:
         narration = Narration(log)
         while child.poll() is None:
