@@ -14,11 +14,12 @@ from node_host.acting.journal import JOURNAL, Journal, JournalState
 from node_host.bounded_call import BoundedCalls
 from node_host.handover.binder_half import BinderHalf
 from node_host.host import Host
+from node_host.orders import Orders
 from node_host.pci.device import DEVICES
 from simulated_node.description import HostDescription
 from simulated_node.description_files import parse_device
 from simulated_node.kernel import SimulatedKernel
-from vfio_binder.binder import Binder, Orders, Pass
+from vfio_binder.binder import Binder, Pass
 
 NODE_UID = "3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10"
 NPU = "0000:23:00.0"
@@ -145,9 +146,10 @@ class Bench:
         read_seconds: float = 5.0,
         host: Host | None = None,
         calls: BoundedCalls | None = None,
+        in_memory: bool = False,
     ) -> None:
         self._calls = calls
-        self.kernel = SimulatedKernel(root, description)
+        self.kernel = SimulatedKernel(root, description, in_memory=in_memory)
         self.host = host or self.kernel.host()
         self.clock = FakeClock()
         self.results: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -10,8 +12,10 @@ from typing import Any
 
 import yaml
 
+from crds.models.node_state import NPUNodeState
 from simulated_node.control import Control
 from tests.builders.binder import NODE_UID
+from vfio_binder.file_pass import run_from_file
 
 
 class Machine:
@@ -36,6 +40,13 @@ class Machine:
         """A run to its end."""
         command = self.command(*arguments, entries=entries)
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def passes(self, *entries: dict[str, Any]) -> str:
+        """One pass of a binder in this process, where it is not a process of its own that counts; what it prints."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            run_from_file(self.root, NPUNodeState.model_validate(state(*entries)), dry_run=False)
+        return printed.getvalue()
 
     def start(self, *arguments: str, entries: list[dict[str, Any]]) -> subprocess.Popen[bytes]:
         """A run that the caller ends."""

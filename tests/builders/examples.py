@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+FACTOR_VARIABLE = "NPUFLEET_FUZZ_FACTOR"
+
+
+def times(count: int) -> int:
+    """So many examples, or as many times more as $NPUFLEET_FUZZ_FACTOR says, for a run of hours."""
+    return count * max(1, int(os.environ.get(FACTOR_VARIABLE, "1")))
 
 
 class Examples:
@@ -14,6 +24,17 @@ class Examples:
 
     def one(self) -> None:
         self.count += 1
+
+
+class Digits:
+    """Choices read off one drawn number: a draw per choice costs more time than all that is tested."""
+
+    def __init__(self, number: int) -> None:
+        self.rest = number
+
+    def pick(self, choices: Sequence[T]) -> T:
+        self.rest, index = divmod(self.rest, len(choices))
+        return choices[index]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from aiohttp import web
 
@@ -171,7 +171,7 @@ class FakeApi:
             watcher.lines.put_nowait(encode({"type": "ERROR", "object": status}) + b"\n")
             watcher.lines.put_nowait(None)
 
-    async def __aenter__(self) -> FakeApi:
+    async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{tail:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)

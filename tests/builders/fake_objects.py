@@ -186,10 +186,12 @@ class Objects:
         *,
         uid: str | None = None,
         version: str | None = None,
+        graceful: bool = False,
     ) -> Object:
+        """``graceful``: as of a pod with grace, the object is to go, and goes with the next delete."""
         old = self.get(resource, name, namespace)
         self._check(old, {"uid": uid, "resourceVersion": version})
-        if old["metadata"].get("finalizers"):
+        if old["metadata"].get("finalizers") or graceful:
             new = copied(old)
             new["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
             return self._commit(resource, old, new) if new != old else old

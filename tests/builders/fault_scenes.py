@@ -203,7 +203,7 @@ class Stage:
         self.scene = scene
         self.root = Path(tempfile.mkdtemp(prefix="strikes-", dir=_fast_directory()))
         machine = host(*scene.devices, npu(BYSTANDER, 40), npu(STRANGER, 41), **scene.more)
-        self.bench = Bench(self.root / "host", machine, calls=InlineCalls())
+        self.bench = Bench(self.root / "host", machine, calls=InlineCalls(), in_memory=True)
         self.publisher = PublisherHalf(self.bench.kernel.host())
         self.moving = tuple(scene.ends)
         if scene.settle is not None:

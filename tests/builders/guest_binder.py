@@ -21,9 +21,10 @@ from node_host.acting.bounded_write import BoundedWriter
 from node_host.acting.journal import JOURNAL, Journal, JournalState
 from node_host.acting.locks import Locks
 from node_host.host import Host, open_host
+from node_host.orders import Orders
 from tests.builders.binder import NODE_UID, FakeClock, order, spec
 from tests.builders.inline import InlineCalls, InlineWriter
-from vfio_binder.binder import Binder, Orders, Pass
+from vfio_binder.binder import Binder, Pass
 
 PCI: Final = Path("/sys/bus/pci/devices")
 NPUFLEET: Final = Path("/var/lib/npufleet")

@@ -1,4 +1,4 @@
-"""Machines on which hand-overs are played: their devices, orders that these may get, and a quick way to read them."""
+"""Machines on which hand-overs are played: their devices, and orders that these may get."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from crds.models.node_state import NodeStateStatus
-from simulated_node.in_process import InProcessHost
-from simulated_node.kernel import SimulatedKernel
+from node_host.orders import Orders
 from tests.builders.binder import NPU, TWIN, Bench, host, npu, order
 from tests.builders.fault_scenes import SRIOV_CARD, functions_of, sriov_card
 from tests.builders.inline import InlineCalls
-from vfio_binder.binder import Orders
 
 Entry = dict[str, Any]
 LOADED = [{"name": "vfio_pci", "state": "Loaded"}]
@@ -62,7 +60,8 @@ class Machine:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.root = Path(tempfile.mkdtemp(prefix="hand-over-", dir=_FAST))
-        self.bench = Bench(self.root / "host", host(*layout.devices, modules=LOADED), calls=InlineCalls())
+        machine = host(*layout.devices, modules=LOADED)
+        self.bench = Bench(self.root / "host", machine, calls=InlineCalls(), in_memory=True)
 
     def reset(self) -> None:
         """A new boot, and nothing remembered."""
@@ -75,39 +74,3 @@ class Machine:
     def close(self) -> None:
         self.bench.close()
         shutil.rmtree(self.root)
-
-
-class Places:
-    """Where paths of the kernel lead, looked up once while nothing changes; most of an episode's time goes there."""
-
-    def __init__(self) -> None:
-        self._tree: object = None
-        self._found: dict[str, str | FileNotFoundError] = {}
-
-    def real(self, tree: object, path: str, look_up: Callable[[str], str]) -> str:
-        if tree is not self._tree:
-            self._tree = tree
-            self._found.clear()
-        if path not in self._found:
-            try:
-                self._found[path] = look_up(path)
-            except FileNotFoundError as error:
-                self._found[path] = error
-        found = self._found[path]
-        if isinstance(found, FileNotFoundError):
-            raise found
-        return found
-
-
-class QuickHost(InProcessHost):
-    """A port to the machine that does not look up a path twice."""
-
-    def __init__(self, kernel: SimulatedKernel, places: Places) -> None:
-        super().__init__(kernel)
-        self._kernel_itself = kernel
-        self._places = places
-
-    def _real(self, path: str) -> str:
-        if not path.startswith(("/sys", "/proc", "/dev")):
-            return super()._real(path)
-        return self._places.real(self._kernel_itself._files.tree, path, super()._real)

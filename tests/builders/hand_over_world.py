@@ -9,36 +9,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from crds.models.node_state import DeviceState, NodeStateStatus
+from crds.device_names import NamedKind
+from crds.models.node_state import DeviceReport, DeviceState, NodeStateStatus
+from dra_publisher.handover.hand_over import is_withheld
+from dra_publisher.offers.offer import Offer
 from node_host.acting.journal import JOURNAL, Journal, JournalEntry
+from node_host.evidence.checkpoint import PreparedClaim
 from node_host.evidence.publication import read_published
 from node_host.handover.binder_half import BinderHalf
 from node_host.handover.token_files import TokenFiles
 from node_host.host import Host
+from node_host.orders import Orders
 from node_host.pci.vfio_drivers import is_vfio_driver
+from simulated_node.in_process import InProcessHost
 from simulated_node.kernel import SimulatedKernel
-from tests.builders.hand_over_machines import Entry, Machine, Places, QuickHost
+from tests.builders.checkpoints import claim as claim_of
+from tests.builders.hand_over_machines import Entry, Machine
 from tests.builders.inline import InlineWriter
-from tests.builders.played_publisher import GOOD, Offer, PlayedPublisher, Rules, Shape
+from tests.builders.staged_publisher import StagedPublisher
 from tests.builders.strikes import Crash
-from vfio_binder.binder import Orders, Pass
+from vfio_binder.binder import Pass
 
 # Nothing is written to the card by it that anybody has: it is for functions that somebody makes later.
 _HARMLESS = "sriov_drivers_autoprobe"
 
 
-class _Host(QuickHost):
+class _Host(InProcessHost):
     """The binder's port: each write is a step."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.kernel, world.places)
+        super().__init__(world.kernel)
         self._world = world
 
     def write(self, path: str, data: bytes) -> None:
@@ -92,18 +99,15 @@ class World:
 
     machine: Machine
     random: Random
-    rules: Rules = GOOD
     seen: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.machine.reset()
         self.bench = self.machine.bench
         self.kernel: SimulatedKernel = self.bench.kernel
-        self.places = Places()
         self.loop = asyncio.new_event_loop()
         self.slices: dict[str, Offer] = {}
         self.claims: dict[str, str] = {}  # by device, the boot in which it was allocated
-        self.prepared: set[str] = set()
         self.opened: dict[str, str] = {}  # the node by device
         self.entries: dict[str, Entry] = {}
         self.quiet = False
@@ -135,7 +139,7 @@ class World:
     def act(self) -> None:
         """One thing, and what must hold afterwards."""
         kinds = (self._orders, self._binder, self._publisher, self._user, self._stranger, self._reboot)
-        self.random.choices(kinds, weights=(3, 5, 5, 6, 1, 0.2))[0]()
+        self.random.choices(kinds, weights=(3, 5, 5, 6, 1, 0.5))[0]()
         self.refuse_faults()
 
     def refuse_faults(self) -> None:
@@ -238,39 +242,38 @@ class World:
         try:
             self.look()
         except Crash:
+            self._dies_in["publisher"] = None
             self._restart_publisher()
         else:
             raise AssertionError(f"the look had less than {after + 1} steps")
 
     def _restart_publisher(self) -> None:
-        self.publisher = PlayedPublisher(
-            QuickHost(self.kernel, self.places),
+        self.publisher = StagedPublisher(
+            self.kernel.host(),
             self.slices,
             lambda: self.claims.keys(),
-            prepared=self.prepared,
-            report=self._report,
+            said=self._said,
             step=lambda what: self.step("publisher", what),
-            rules=self.rules,
         )
         self.publisher.start()
 
-    def _report(self, address: str) -> DeviceState | None:
+    def _said(self) -> dict[str, DeviceReport]:
         bindings = self.bench.status.bindings
         if bindings is None or bindings.observed_generation != self._read.generation:
-            return None
-        if bindings.boot_id != self.kernel.boot_id:
-            return None
-        return next((one.state for one in bindings.devices if one.address == address), None)
+            return {}
+        return {one.address: one for one in bindings.devices} if bindings.boot_id == self.kernel.boot_id else {}
 
     def _user(self) -> None:
         """A pod goes one step further, or one step back."""
-        free = [one for one, offer in self.slices.items() if not offer.withheld and one not in self.claims]
+        free = [one for one, offer in self.slices.items() if not is_withheld(offer) and one not in self.claims]
         steps: list[Callable[[], None]] = [self._allocate(one) for one in free]
         for address in self.claims:
             if address in self.opened:
                 steps.append(self._close(address))
-            elif address in self.prepared:
+            elif self._is_prepared(address):
                 steps += [self._open(address), self._unprepare(address)]
+            elif address in self.prepared():
+                steps += [self._prepare(address), self._unprepare(address)]
             else:
                 steps += [self._prepare(address), self._free(address)]
         if steps:
@@ -285,10 +288,28 @@ class World:
 
         return act
 
+    def prepared(self) -> Mapping[str, PreparedClaim]:
+        """What the checkpoint has, by device, of whatever boot."""
+        return {one.devices[0].address: one for one in self.publisher.ledger.store.checkpoint().claims.values()}
+
+    def _is_prepared(self, address: str) -> bool:
+        """In this boot: its pod may start."""
+        claim = self.prepared().get(address)
+        return claim is not None and claim.boot_id == self.kernel.boot_id
+
+    def _keep(self, claims: Mapping[str, PreparedClaim]) -> None:
+        store = self.publisher.ledger.store
+        store.write(replace(store.checkpoint(), claims={one.uid: one for one in claims.values()}))
+
     def _prepare(self, address: str) -> Callable[[], None]:
+        """For the first time as it is offered; after a reboot once more, as it was then."""
+
         def act() -> None:
-            if self.publisher.prepare_refused(address) is None:
-                self.prepared.add(address)
+            before = self.prepared().get(address)
+            shape = self.publisher.prepared_as(address, before.devices[0].shape if before is not None else None)
+            if shape is not None:
+                made = claim_of({address: shape}, boot_id=self.kernel.boot_id, name=f"of-{address}")
+                self._keep({**self.prepared(), address: made})
 
         return act
 
@@ -314,7 +335,10 @@ class World:
         return act
 
     def _unprepare(self, address: str) -> Callable[[], None]:
-        return lambda: self.prepared.discard(address)
+        def act() -> None:
+            self._keep({one: claim for one, claim in self.prepared().items() if one != address})
+
+        return act
 
     def _free(self, address: str) -> Callable[[], None]:
         def act() -> None:
@@ -337,7 +361,6 @@ class World:
         self.kernel.reboot()
         self.seen["reboots"] += 1
         self.opened.clear()
-        self.prepared.clear()
         self.slices.clear()
         self._restart_binder()
         self._restart_publisher()
@@ -382,7 +405,7 @@ class World:
         self._dies_in = {"binder": None, "publisher": None}
         for address in sorted(self.opened):
             self._close(address)()
-        self.prepared.clear()
+        self._keep({})
         self.claims.clear()
         while not self.machine.layout.fits(self.entries):
             for address, choices in self.machine.layout.orders.items():
@@ -401,7 +424,7 @@ class World:
             reports = [] if done is None else [str(one) for one in done.bindings.devices]
             raise NotArrivedError(f"{reports}, slices {self.slices}")
         for address, offer in self.slices.items():
-            if not offer.withheld and self.publisher.prepare_refused(address) is not None:
+            if not is_withheld(offer) and self.publisher.prepare_refused(address) is not None:
                 raise NotArrivedError(f"{address} is offered: {self.publisher.prepare_refused(address)}")
 
     def _has_arrived(self, done: Pass) -> bool:
@@ -418,5 +441,9 @@ class World:
         if "virtualFunctions" in entry.get("passthrough", {}):
             devices = self.kernel._machine.devices
             functions = [one for one, device in devices.items() if device.physfn == address]
-            return all(self.slices.get(one) == Offer(Shape.VFIO) for one in functions)
-        return self.slices.get(address) == Offer(Shape.VFIO if entry["mode"] == "Passthrough" else Shape.NATIVE)
+            return all(self._is_offered(one, NamedKind.VFIO) for one in functions)
+        return self._is_offered(address, NamedKind.VFIO if entry["mode"] == "Passthrough" else NamedKind.NPU)
+
+    def _is_offered(self, address: str, kind: NamedKind) -> bool:
+        offer = self.slices.get(address)
+        return offer is not None and offer.kind is kind and not is_withheld(offer)

@@ -19,6 +19,7 @@ from cli.cluster.access.api_access import ApiAccess
 from cli.cluster.access.certificates import authority_at, server_pair, write_pair
 from cli.cluster.errors import ApiCallError
 from tests.builders import objects
+from tests.builders.api_calls import delete, find
 from tests.builders.audit import OURS
 from tests.builders.node_policy_cluster import LEASE, NODES, STATES, LiveFleet
 from tests.builders.waiting import eventually
@@ -46,7 +47,7 @@ class DrainFleet(LiveFleet):
         self._claims = f"/apis/resource.k8s.io/v1/namespaces/{self.namespace}/resourceclaims"
         self._budgets = f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
         api.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
-        eventually(lambda: self.find(f"{self._path}/serviceaccounts/default"), what="the account of pods")
+        eventually(lambda: find(self.api, f"{self._path}/serviceaccounts/default"), what="the account of pods")
 
     # Workloads.
 
@@ -63,6 +64,23 @@ class DrainFleet(LiveFleet):
         found: Object = made
         return found
 
+    def add_claim(self, name: str, node: str, device: str) -> None:
+        """A claim that a device is allocated to, reserved for something that is no pod: no kubelet asks for it."""
+        self.api.call("POST", self._claims, claim(name, namespace=self.namespace))
+        consumer = {"apiGroup": "workloads.example.io", "resource": "jobs", "name": name, "uid": f"uid-{name}"}
+        status = allocation([device], pool=node, driver=DRIVER, others=[consumer])
+        self._write_status(f"{self._claims}/{name}", status)
+
+    def end_claim(self, name: str) -> None:
+        """Nobody needs it any more."""
+
+        def give_up(found: Object) -> None:
+            found["status"] = {}
+
+        self.edit(f"{self._claims}/{name}", give_up, subresource="status")
+        self.edit(f"{self._claims}/{name}", lambda found: found["metadata"].pop("finalizers", None))
+        delete(self.api, f"{self._claims}/{name}")
+
     def use(self, node: str, address: str, user: Object) -> None:
         """A process of the pod opens the device."""
         self.cards[node][address].pods.append(user["metadata"]["uid"])
@@ -73,21 +91,18 @@ class DrainFleet(LiveFleet):
         self.api.call("POST", self._budgets, {"metadata": {"name": name}, "spec": spec})
         eventually(lambda: (self.api.call("GET", f"{self._budgets}/{name}").get("status") or {}).get("expectedPods"))
 
-    def drop_budget(self, name: str) -> None:
-        self.api.call("DELETE", f"{self._budgets}/{name}")
-
     def pods(self) -> dict[str, Object]:
         return {item["metadata"]["name"]: item for item in self.api.call("GET", f"{self._path}/pods")["items"]}
 
     def end_pod(self, name: str) -> None:
         """As the kubelet says that it has ended; its processes are gone."""
-        found = self.find(f"{self._path}/pods/{name}")
+        found = find(self.api, f"{self._path}/pods/{name}")
         if found is None:
             return
         for cards in self.cards.values():
             for card in cards.values():
                 card.pods = [uid for uid in card.pods if uid != found["metadata"]["uid"]]
-        self._delete(f"{self._path}/pods/{name}", {"gracePeriodSeconds": 0})
+        delete(self.api, f"{self._path}/pods/{name}", {"gracePeriodSeconds": 0})
 
     # Nodes.
 
@@ -103,7 +118,7 @@ class DrainFleet(LiveFleet):
         return {key.removeprefix("npufleet.io/"): text for key, text in annotations.items() if "npufleet.io/" in key}
 
     def rollout(self, name: str) -> Object:
-        state = self.find(f"{STATES}/{name}") or {}
+        state = find(self.api, f"{STATES}/{name}") or {}
         found: Object = (state.get("status") or {}).get("rollout") or {}
         return found
 
@@ -116,7 +131,7 @@ class DrainFleet(LiveFleet):
 
     def leader(self) -> str:
         """Which controller leads, by its Lease."""
-        lease = self.find(LEASE) or {"spec": {}}
+        lease = find(self.api, LEASE) or {"spec": {}}
         return str(lease["spec"].get("holderIdentity") or "")
 
     # The daemons' part.
@@ -131,7 +146,7 @@ class DrainFleet(LiveFleet):
         super().answer(name)
 
     def _publish(self, name: str) -> None:
-        state = self.find(f"{STATES}/{name}")
+        state = find(self.api, f"{STATES}/{name}")
         if state is None:
             return
         held = self._held(name) if self.cards[name] else set()
@@ -175,20 +190,13 @@ class DrainFleet(LiveFleet):
         for name in self.pods():
             self.end_pod(name)
         super().clear()
-        self._delete(f"/api/v1/namespaces/{self.namespace}")
+        delete(self.api, f"/api/v1/namespaces/{self.namespace}")
 
     def _write_status(self, path: str, status: Object) -> None:
         def put_in(found: Object) -> None:
             found["status"] = {**(found.get("status") or {}), **status}
 
         self.edit(path, put_in, subresource="status")
-
-    def _delete(self, path: str, options: Object | None = None) -> None:
-        try:
-            self.api.call("DELETE", path, options)
-        except ApiCallError as error:
-            if error.status != 404:
-                raise
 
 
 _READY = [{"type": "Ready", "status": "True"}]

@@ -16,6 +16,7 @@ from typing import Any
 from cli.cluster.access.api_access import ApiAccess
 from cli.cluster.errors import ApiCallError
 from cli.cluster.run.processes import spawn
+from tests.builders.api_calls import delete, find
 from tests.builders.paper_binder import Card, address, report_on
 
 Object = dict[str, Any]
@@ -68,29 +69,27 @@ class LiveFleet:
         self._policies.add(name)
         body = {**policy, "metadata": {"name": name}}
         body.pop("status", None)
-        known = self.find(f"{POLICIES}/{name}")
-        if known is None:
-            found: Object = self.api.call("POST", POLICIES, body)
-        else:
-            body["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"]
-            found = self.api.call("PUT", f"{POLICIES}/{name}", body)
-        return found
+        for _ in range(20):
+            known = find(self.api, f"{POLICIES}/{name}")
+            try:
+                if known is None:
+                    found: Object = self.api.call("POST", POLICIES, body)
+                else:
+                    body["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"]
+                    found = self.api.call("PUT", f"{POLICIES}/{name}", body)
+            except ApiCallError as error:
+                if error.status != 409:  # the controller has written its status meanwhile
+                    raise
+            else:
+                return found
+        raise AssertionError(f"{name} is written by somebody else again and again")
 
     def delete_policy(self, name: str) -> None:
         self.api.call("DELETE", f"{POLICIES}/{name}")
 
-    def find(self, path: str) -> Object | None:
-        try:
-            found: Object = self.api.call("GET", path)
-        except ApiCallError as error:
-            if error.status == 404:
-                return None
-            raise
-        return found
-
     def answer(self, name: str) -> None:
         """The binder of a node obeys and reports, if it has anything new to say."""
-        state = self.find(f"{STATES}/{name}")
+        state = find(self.api, f"{STATES}/{name}")
         if state is None or name in self.silent:
             return
         said = report_on(state, self.cards[name], f"boot-{name}")
@@ -133,18 +132,18 @@ class LiveFleet:
         return found
 
     def orders(self, name: str) -> dict[str, Object]:
-        state = self.find(f"{STATES}/{name}") or {"spec": {}}
+        state = find(self.api, f"{STATES}/{name}") or {"spec": {}}
         return {entry["address"]: entry for entry in state["spec"].get("devices", [])}
 
     def versions(self) -> dict[str, str]:
         """resourceVersion of every policy and state of this test."""
-        policies = [self.find(f"{POLICIES}/{name}") for name in sorted(self._policies)]
+        policies = [find(self.api, f"{POLICIES}/{name}") for name in sorted(self._policies)]
         found = [self.state(name) for name in sorted(self.cards)] + [policy for policy in policies if policy]
         return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in found}
 
     def describe(self) -> str:
         """For messages of failed tests."""
-        policies = {name: (self.find(f"{POLICIES}/{name}") or {}).get("status") for name in sorted(self._policies)}
+        policies = {name: (find(self.api, f"{POLICIES}/{name}") or {}).get("status") for name in sorted(self._policies)}
         return json.dumps({"policies": policies, "orders": {name: self.orders(name) for name in self.cards}})
 
     def clear(self) -> None:
@@ -152,11 +151,7 @@ class LiveFleet:
         paths = [f"{POLICIES}/{name}" for name in self._policies]
         paths += [f"{kind}/{name}" for name in self.cards for kind in (NODES, STATES)]
         for path in [*paths, LEASE]:
-            try:
-                self.api.call("DELETE", path)
-            except ApiCallError as error:
-                if error.status != 404:
-                    raise
+            delete(self.api, path)
 
 
 def condition(policy: Object, kind: str) -> tuple[str, str]:

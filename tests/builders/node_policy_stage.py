@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from controllers.node_policy.controller import NodePolicyController, Options
+from crds.device_classes import BASE_DRIVERS, device_classes
 from runtime.api import Api
 from runtime.metrics import Metrics
 from runtime.process import Process
-from runtime.resources import NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.resources import DEVICE_CLASSES, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
 from tests.builders import objects
 from tests.builders.fake_api import FakeApi
 from tests.builders.fake_objects import Object, Refused, Step
@@ -26,7 +27,14 @@ class Stage:
         self.server = server
         self.cards: dict[str, dict[str, Card]] = {}
         self.silent: set[str] = set()
+        for driver in BASE_DRIVERS:
+            self.install_classes(driver)
         server.objects.listeners.append(self._on_step)
+
+    def install_classes(self, driver: str) -> None:
+        """The DeviceClasses of a driver name, as `npufleet deviceclasses` prints them."""
+        for found in device_classes(driver):
+            self.server.objects.create(DEVICE_CLASSES, found)
 
     def add_node(
         self, name: str, cards: Mapping[str, Card] | int = 1, *, labels: Mapping[str, str] | None = None

@@ -144,16 +144,15 @@ class DrainedFleet(PaperFleet):
     # The daemons' part.
 
     def report(self, name: str) -> bool:
-        if name in self.publishers and name in self.states:
-            self._publish(name)
-        if not super().report(name):
-            return False
-        self.counted.answered(name, self.states[name])
-        self.forget(name)
-        return True
+        published = name in self.publishers and name in self.states and self._publish(name)
+        bound = super().report(name)
+        if bound or published:
+            self.counted.answered(name, self.states[name])
+            self.forget(name)
+        return bound or published
 
-    def _publish(self, name: str) -> None:
-        """Hand over what has to change and nobody has; publish what stands as it should."""
+    def _publish(self, name: str) -> bool:
+        """Hand over what has to change and nobody has; publish what stands as it should. True when that is news."""
         state = self.states[name]
         found = []
         for place, order in self.orders(name).items():
@@ -177,9 +176,11 @@ class DrainedFleet(PaperFleet):
         boot = self.nodes[name]["status"]["nodeInfo"]["bootID"]
         said = objects.report(found, generation=state["metadata"]["generation"], boot_id=boot)
         status = state.setdefault("status", {})
-        if status.get("publication") != said:
-            status["publication"] = said
-            self.forget(name)
+        if status.get("publication") == said:
+            return False
+        status["publication"] = said
+        self.forget(name)
+        return True
 
     def reboot(self, name: str) -> None:
         super().reboot(name)
@@ -194,7 +195,8 @@ class DrainedFleet(PaperFleet):
 
 
 class Unavailable:
-    """Which devices move: from the write that changed what they become until the binder says that they are so.
+    """Which devices move: from the write that changed what they become until the binder says that they are so, and the
+    publisher, where the node has one, that pods can have them.
 
     A change of limits alone moves nothing, and neither does an order to hold.
     """
@@ -218,12 +220,17 @@ class Unavailable:
                 moves[place] = state["metadata"]["generation"]
 
     def answered(self, name: str, state: Object) -> None:
-        """The binder of a node reported: what is as ordered does not move any more."""
-        bindings, moves = state["status"]["bindings"], self._moves.get(name, {})
-        for device in bindings["devices"]:
-            since = moves.get(device["address"])
-            if since is not None and device["state"] in CALM and bindings["observedGeneration"] >= since:
-                del moves[device["address"]]
+        """A daemon of a node reported: what is as ordered does not move any more."""
+        status, moves = state["status"], self._moves.get(name, {})
+        if "bindings" not in status:
+            return
+        for device in status["bindings"]["devices"]:
+            place = device["address"]
+            since = moves.get(place)
+            if since is None or device["state"] not in CALM or status["bindings"]["observedGeneration"] < since:
+                continue
+            if device["state"] == "Released" or "publication" not in status or _is_offered(place, since, status):
+                del moves[place]
 
     def nodes(self, policy: str, fleet: DrainedFleet) -> set[str]:
         """The nodes that count against the limits of the policy now."""
@@ -245,3 +252,8 @@ class Unavailable:
             if answer is None or answer["state"] != "Blocked" or answer["reason"] in USERS:
                 return True
         return False
+
+
+def _is_offered(place: str, since: int, status: Object) -> bool:
+    said = {device["address"]: device["state"] for device in status["publication"]["devices"]}
+    return status["publication"]["observedGeneration"] >= since and said.get(place) == "Ready"

@@ -7,19 +7,30 @@ from typing import Any
 
 from crds.models.kinds import BY_NAME
 from crds.yaml_documents import read_documents
+from webhooks.rules import RULES, Layer
 
 FOLDER = Path(__file__).parents[2] / "kustomize" / "samples"
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidSample:
-    """An object with one fault: the field that the API server names, and a part of its message."""
+    """An object with one fault: the field that the API server names, a part of the message, and the rules it breaks.
+
+    ``others`` stand before it in its file: what it is judged beside.
+    """
 
     name: str
     path: Path
     field: str
     message: str
+    rules: tuple[str, ...]
     object: dict[str, Any]
+    others: tuple[dict[str, Any], ...]
+
+    @property
+    def by_webhook(self) -> bool:
+        """Whether the API server without the webhook takes it."""
+        return all(RULES[rule].layer >= Layer.WEBHOOK for rule in self.rules)
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:
@@ -28,9 +39,14 @@ def _objects(path: Path) -> list[dict[str, Any]]:
 
 def _invalid(path: Path) -> InvalidSample:
     text = path.read_text(encoding="utf-8")
-    expected = dict(re.findall(r"^# (field|message): (.+)$", text, re.MULTILINE))
-    return InvalidSample(path.stem, path, expected["field"], expected["message"], _objects(path)[0])
+    expected = dict(re.findall(r"^# (field|message|rules): (.+)$", text, re.MULTILINE))
+    *others, subject = _objects(path)
+    rules = tuple(expected["rules"].split(", "))
+    return InvalidSample(path.stem, path, expected["field"], expected["message"], rules, subject, tuple(others))
 
 
 VALID = [found for path in sorted(FOLDER.glob("*.yaml")) for found in _objects(path) if found["kind"] in BY_NAME]
 INVALID = [_invalid(path) for path in sorted((FOLDER / "invalid").glob("*.yaml"))]
+WARNED = [_invalid(path) for path in sorted((FOLDER / "warned").glob("*.yaml"))]
+"""Objects that are taken with a warning."""
+REFUSED_BY_SCHEMA = [sample for sample in INVALID if not sample.by_webhook]

@@ -20,9 +20,9 @@ def demo(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
         eventually(
-            lambda: process.poll() is not None or len(running_below(tmp_path)) >= 12,
+            lambda: process.poll() is not None or len(running_below(tmp_path)) >= 16,
             seconds=120,
-            what="control plane, nodes, controllers and binders run",
+            what="control plane, nodes, controllers and daemons run",
         )
         assert process.poll() is None, (tmp_path / "output").read_text()
         yield process

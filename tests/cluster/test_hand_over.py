@@ -1,5 +1,5 @@
-"""A device that pods may have changes hands: real API server, controller, binder process and simulated node, and a
-publisher that is played.
+"""A device that pods may have changes hands: real API server, scheduler, controller, binder and publisher, and a
+simulated node, whose kubelet has claims prepared.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,27 +8,28 @@ from typing import Any
 
 import pytest
 
-from cli.cluster.errors import ApiCallError
 from cli.cluster.run.control_plane import ControlPlane
-from cli.demo.fleet import Fleet
+from cli.demo.fleet import BINDER, PUBLISHER, Fleet
+from node_host.evidence.checkpoint import CHECKPOINT, decode
 from node_host.handover.token_files import HANDOVER
 from simulated_node.control import Control
-from tests.builders.cluster_publisher import ClusterPublisher
+from tests.builders.api_calls import delete
 from tests.builders.live_drains import DrainFleet
 from tests.builders.node_policy_cluster import LEASE, NODES, POLICIES, STATES, condition
 from tests.builders.objects import node_policy
-from tests.builders.played_publisher import Offer, Shape, Stand
 from tests.builders.waiting import eventually
+from tests.builders.workloads import claim
 
 NODE, POLICY = "hand-over", "hand-over"
 POOL = {"npufleet.io/pool": "hand-over"}
 FIRST, SECOND = "0000:21:00.0", "0000:22:00.0"
 NAMES = {FIRST: "npu-0000-21-00-0", SECOND: "npu-0000-22-00-0"}
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 Object = dict[str, Any]
 
 
 class Stage:
-    """A node with two devices that pods may have, its binder, the controller and a publisher."""
+    """A node with two devices that pods may have, its daemons and the controller."""
 
     def __init__(self, plane: ControlPlane, directory: Path) -> None:
         self.api = plane.api()
@@ -37,60 +38,66 @@ class Stage:
         self.fleet.start_node(NODE, "node-mixed", POOL)
         self.fleet.start_controllers()
         eventually(lambda: self.api.call("GET", f"{NODES}/{NODE}"), what="the node is registered")
-        self.fleet.start_binder(NODE)
-        eventually(lambda: not self.fleet.not_ready(), seconds=60, what="controller and binder are ready")
+        self.fleet.start_daemons(NODE)
+        eventually(lambda: not self.fleet.not_ready(), seconds=60, what="controller and daemons are ready")
         self.root = self.fleet.nodes[NODE].root
         self.machine = Control(self.root)
         eventually(lambda: self.api.call("GET", f"{STATES}/{NODE}"), what="the node has a state")
-        self.publisher = ClusterPublisher(self.api, self.root, NODE)
 
     def end(self) -> None:
         self.fleet.stop()
         self.workloads.clear()
-        for path in (f"{POLICIES}/{POLICY}", f"{NODES}/{NODE}", f"{STATES}/{NODE}", LEASE):
-            try:
-                self.api.call("DELETE", path)
-            except ApiCallError as error:
-                if error.status != 404:
-                    raise
+        slices = [f"{SLICES}/{one['metadata']['name']}" for one in self.slices()]
+        for path in (f"{POLICIES}/{POLICY}", f"{NODES}/{NODE}", f"{STATES}/{NODE}", LEASE, *slices):
+            delete(self.api, path)
 
     def order(self, mode: str) -> None:
         """Commit the policy."""
         self.workloads.apply(node_policy(POLICY, nodes=POOL, mode=mode, rollout={"drain": "Never"}))
 
     def until(self, holds: Callable[[], object], what: str, *, seconds: float = 60) -> None:
-        """Wait while the publisher is at work."""
-
-        def look() -> object:
-            self.publisher.look()
-            return holds()
-
-        eventually(look, seconds=seconds, every=0.2, what=what)
+        eventually(holds, seconds=seconds, every=0.2, what=what)
 
     def ready(self) -> bool:
-        """Whether the policy is ready as it is now, and both devices are published."""
+        """Whether the policy is ready as it is now."""
         policy = self.api.call("GET", f"{POLICIES}/{POLICY}")
         current = (policy.get("status") or {}).get("observedGeneration") == policy["metadata"]["generation"]
         return current and condition(policy, "Ready") == ("True", "AllDevicesReady")
 
-    def arrives(self, mode: str, shape: Shape) -> None:
+    def arrives(self, mode: str, kind: str) -> None:
         self.order(mode)
-        offers = {FIRST: Offer(shape), SECOND: Offer(shape)}
-        self.until(lambda: self.ready() and self.publisher.slices == offers, f"all is {shape}")
+        names = [f"{kind}-0000-21-00-0", f"{kind}-0000-22-00-0"]
+        self.until(lambda: self.ready() and self.offered() == dict.fromkeys(names, ()), f"all is {kind}, and ready")
+
+    def slices(self) -> list[Object]:
+        found: list[Object] = self.api.call("GET", f"{SLICES}?fieldSelector=spec.nodeName={NODE}")["items"]
+        return found
+
+    def offered(self) -> dict[str, tuple[str, ...]]:
+        """Names of the devices in the slices, with the keys of their taints."""
+        devices = [device for one in self.slices() for device in one["spec"].get("devices") or []]
+        return {one["name"]: tuple(taint["key"] for taint in one.get("taints") or []) for one in devices}
 
     def modes(self) -> dict[str, tuple[str, str]]:
         """Mode and intent ordered of each device."""
         state = self.api.call("GET", f"{STATES}/{NODE}")
         return {entry["address"]: (entry["mode"], entry["intent"]) for entry in state["spec"].get("devices", [])}
 
-    def binding(self, address: str) -> tuple[str, str]:
-        """State and reason that the binder tells of the present orders."""
+    def said(self, subtree: str, address: str) -> tuple[str, str, str]:
+        """State, reason and message that a daemon tells of the present orders."""
         state = self.api.call("GET", f"{STATES}/{NODE}")
-        bindings = state["status"]["bindings"]
-        if bindings.get("observedGeneration") != state["metadata"]["generation"]:
-            return "", ""
-        found = next((one for one in bindings["devices"] if one["address"] == address), {"state": "", "reason": ""})
-        return found["state"], found["reason"]
+        report = state["status"].get(subtree) or {}
+        if report.get("observedGeneration") == state["metadata"]["generation"]:
+            for one in report.get("devices", []):
+                if one["address"] == address:
+                    return one["state"], one["reason"], one.get("message", "")
+        return "", "", ""
+
+    def binding(self, address: str) -> tuple[str, str]:
+        return self.said("bindings", address)[:2]
+
+    def publication(self, address: str) -> tuple[str, str]:
+        return self.said("publication", address)[:2]
 
     def blockers(self) -> dict[str, Object]:
         status = self.api.call("GET", f"{POLICIES}/{POLICY}").get("status") or {}
@@ -104,6 +111,35 @@ class Stage:
         directory = self.root / HANDOVER[1:]
         return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
+    def prepared(self) -> dict[str, str]:
+        """Device by name of the claim, as the publisher's checkpoint has it."""
+        file = self.root / CHECKPOINT[1:]
+        claims = decode(file.read_bytes()).claims.values() if file.exists() else ()
+        return {one.name: device.address for one in claims for device in one.devices}
+
+    def schedule(self, name: str, address: str) -> None:
+        """A pod with a claim on the device, left to the scheduler."""
+        wanted = claim(name, namespace=self.workloads.namespace)
+        wanted["metadata"].pop("finalizers")
+        cel = f'device.attributes["resource.kubernetes.io"].pciBusID == "{address}"'
+        wanted["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": cel}}]
+        namespace = self.workloads.namespace
+        self.api.call("POST", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims", wanted)
+        body = {
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "npu"}]}}],
+                "resourceClaims": [{"name": "npu", "resourceClaimName": name}],
+                "nodeSelector": POOL,
+                "terminationGracePeriodSeconds": 0,
+            },
+        }
+        self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+
+    def is_running(self, name: str) -> bool:
+        pod = self.workloads.pods().get(name, {})
+        return bool(pod) and (pod.get("status") or {}).get("phase") == "Running"
+
 
 @pytest.fixture(scope="module")
 def stage(installed: None, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
@@ -112,37 +148,42 @@ def stage(installed: None, control_plane: ControlPlane, tmp_path_factory: pytest
     made.end()
 
 
-def test_a_device_of_a_running_pod_is_waited_for_and_left_when_the_orders_are_taken_back(stage: Stage) -> None:
-    stage.arrives("Container", Shape.NATIVE)
-    stage.workloads.add_pod("trainer", NODE, claims=[NAMES[FIRST]])
+def test_a_device_of_a_scheduled_pod_is_left_to_it_while_the_other_one_changes(stage: Stage) -> None:
+    stage.arrives("Container", "npu")
+    stage.schedule("trainer", FIRST)
+    stage.until(lambda: stage.is_running("trainer"), "the scheduler gave the pod its device, and it runs")
+    assert stage.prepared() == {"trainer": FIRST}
     stage.order("Passthrough")
-    stage.until(lambda: stage.binding(FIRST) == ("Blocked", "Published"), "the device waits for its pod")
     stage.until(lambda: stage.binding(SECOND) == ("Ready", "Bound"), "the other one is handed over and bound")
-    assert stage.publisher.look()[FIRST] is Stand.HAND_OVER
-    assert stage.modes()[FIRST] == ("Passthrough", "Apply")
-    stage.arrives("Container", Shape.NATIVE)
+    stage.until(
+        lambda: stage.offered() == {NAMES[FIRST]: (), "vfio-0000-22-00-0": ()}, "both are published as they are"
+    )
+    stage.until(lambda: "trainer" in stage.blockers().get(FIRST, {}).get("message", ""), "the policy names the claim")
+    assert stage.modes()[FIRST] != ("Passthrough", "Apply")
+    stage.arrives("Container", "npu")
     assert stage.written(FIRST) == []
     assert stage.tokens() == []
-    assert "trainer" in stage.workloads.pods()
+    assert stage.is_running("trainer")
+    assert stage.prepared() == {"trainer": FIRST}
     stage.workloads.end_pod("trainer")
-    stage.until(lambda: not stage.publisher.claims(), "the claim is free")
+    stage.until(lambda: not stage.prepared(), "the claim is taken back")
     assert stage.written(FIRST) == []
 
 
 def test_a_device_that_a_pod_has_open_is_not_even_ordered_away(stage: Stage) -> None:
-    stage.arrives("Container", Shape.NATIVE)
+    stage.arrives("Container", "npu")
     pod = stage.workloads.add_pod("solver", NODE, claims=[NAMES[FIRST]])
     before = stage.written(FIRST)
     stage.machine.open_device("/dev/rbln0", pid=5151, comm="solver", pod_uid=pod["metadata"]["uid"])
-    stage.fleet.restart_binder(NODE)  # nobody tells a binder of an opened node, but each looks at its start
-    stage.until(lambda: _users(stage, FIRST) == [pod["metadata"]["uid"]], "the inventory names the pod")
+    stage.fleet.restart_daemon(NODE, BINDER)  # nobody tells a binder of an opened node, but each looks at its start
+    stage.until(lambda: pod["metadata"]["uid"] in _users(stage, FIRST), "the inventory names the pod")
     stage.order("Passthrough")
     stage.until(lambda: stage.binding(SECOND) == ("Ready", "Bound"), "the other one is bound")
     stage.until(lambda: FIRST in stage.blockers(), "the policy tells who is in the way")
     assert stage.blockers()[FIRST]["reason"] == "InUse"
     assert "solver" in stage.blockers()[FIRST]["message"]
     assert stage.modes()[FIRST] != ("Passthrough", "Apply")
-    stage.arrives("Container", Shape.NATIVE)
+    stage.arrives("Container", "npu")
     stage.machine.close_device("/dev/rbln0")
     stage.workloads.end_pod("solver")
     assert stage.written(FIRST) == before
@@ -154,19 +195,39 @@ def _users(stage: Stage, address: str) -> list[str]:
     return [user.get("podUID", "") for user in device.get("usedBy", [])]
 
 
-def test_a_device_is_bound_once_its_pod_is_gone_and_the_publisher_has_handed_it_over(stage: Stage) -> None:
-    stage.arrives("Container", Shape.NATIVE)
-    stage.fleet.restart_binder(NODE)
-    stage.until(lambda: _users(stage, FIRST) == [], "nobody has it open")
-    stage.workloads.add_pod("modeller", NODE, claims=[NAMES[FIRST]])
+def test_a_claim_that_is_allocated_while_its_device_is_withheld_is_served_and_waited_for_too(stage: Stage) -> None:
+    """A scheduler whose slices are old allocates it; the publisher hands nothing over that it finds allocated."""
+    stage.until(lambda: not stage.prepared() and _users(stage, FIRST) == [], "nobody has it")
+    stage.arrives("Container", "npu")
     before = stage.written(FIRST)
+    stage.workloads.add_claim("early", NODE, NAMES[FIRST])
     stage.order("Passthrough")
-    stage.until(lambda: stage.binding(FIRST) == ("Blocked", "Published"), "the device waits for its pod")
-    assert stage.written(FIRST) == before
-    assert stage.publisher.slices[FIRST] == Offer(Shape.NATIVE, withheld=True)
+    stage.until(lambda: stage.publication(FIRST) == ("Pending", "HandOver"), "the device is withheld")
+    stage.until(lambda: stage.binding(FIRST) == ("Blocked", "Published"), "and is not handed over")
+    assert "early" in stage.said("publication", FIRST)[2]
+    assert stage.offered()[NAMES[FIRST]] == ("npufleet.io/handover",)
     assert f"{FIRST}.json" not in stage.tokens()
-    stage.workloads.end_pod("modeller")
+    stage.workloads.add_pod("latecomer", NODE, claims=[NAMES[FIRST]])
+    stage.until(lambda: stage.prepared() == {"latecomer": FIRST}, "the kubelet gave it to the second claim's pod")
+    stage.workloads.end_claim("early")
+    assert stage.written(FIRST) == before
+    assert f"{FIRST}.json" not in stage.tokens()
+    stage.workloads.end_pod("latecomer")
     stage.until(lambda: stage.binding(FIRST) == ("Ready", "Bound"), "the device is bound")
     stage.until(lambda: stage.ready() and not stage.tokens(), "all is ready, and the hand-over finished")
-    assert stage.publisher.slices == {FIRST: Offer(Shape.VFIO), SECOND: Offer(Shape.VFIO)}
+    assert stage.offered() == {"vfio-0000-21-00-0": (), "vfio-0000-22-00-0": ()}
     assert len(stage.written(FIRST)) == len(before) + 3
+
+
+def test_slices_that_somebody_deletes_come_back_and_a_restart_writes_nothing(stage: Stage) -> None:
+    before = stage.offered()
+    assert before
+    for one in stage.slices():
+        stage.api.call("DELETE", f"{SLICES}/{one['metadata']['name']}")
+    stage.until(lambda: stage.offered() == before, "the slices are back", seconds=10)
+    versions = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in stage.slices()}
+    report = stage.api.call("GET", f"{STATES}/{NODE}")["status"]["publication"]
+    stage.fleet.restart_daemon(NODE, PUBLISHER)
+    stage.until(lambda: not stage.fleet.not_ready(), "the new publisher is ready")
+    assert {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in stage.slices()} == versions
+    assert stage.api.call("GET", f"{STATES}/{NODE}")["status"]["publication"] == report

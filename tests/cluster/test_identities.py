@@ -10,6 +10,7 @@ import pytest
 
 from cli.cluster.access.identities import service_account_kubeconfig
 from cli.cluster.run.control_plane import ControlPlane
+from runtime.lease import daemon_lease_name
 from tests.builders.waiting import eventually
 
 NAMESPACE = "npufleet-system"
@@ -161,6 +162,24 @@ def test_binder_has_its_own_lease_and_no_other(kubectl: Kubectl, binder: Path) -
         assert message in done.stderr
     done = kubectl("replace", "-f", "-", input=lease(f"{BINDER}.{NODE}", OTHER), kubeconfig=binder, check=False)
     assert "held by its node" in done.stderr
+
+
+def test_a_lease_whose_name_had_to_be_cut_is_still_of_its_node(
+    kubectl: Kubectl, control_plane: ControlPlane, nodes: None, tmp_path: Path
+) -> None:
+    name = ".".join(["n" * 60] * 4)
+    kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}))
+    try:
+        daemon = service_account_kubeconfig(control_plane, NAMESPACE, BINDER, tmp_path / "long", node=name)
+        own = daemon_lease_name(BINDER, name)
+        assert len(own) == 253
+        kubectl("create", "-f", "-", input=lease(own, name), kubeconfig=daemon)
+        for other in (f"{BINDER}.{NODE}", own[:-1], own[:-11], f"{own[:205]}-{own[-10:]}x", f"{own[:210]}x{own[-11:]}"):
+            done = kubectl("create", "-f", "-", input=lease(other, name), kubeconfig=daemon, check=False)
+            assert "and no other" in done.stderr, other
+        kubectl("delete", "lease", own, f"--namespace={NAMESPACE}")
+    finally:
+        kubectl("delete", "node", name)
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ async def test_list_and_watch_follow_a_real_server(control_plane: ControlPlane) 
         await until(lambda: (store.get(name) or {}).get("a") == "2", seconds=30)
         await api.delete(NODES, name, uid=first["metadata"]["uid"])
         second = await api.create(NODES, {"metadata": {"name": name}})
-        await until(lambda: store.by_uid(second["metadata"]["uid"]), seconds=30)
-        assert store.by_uid(first["metadata"]["uid"]) is None
+        await until(lambda: second["metadata"]["uid"] in {entry.uid for entry in store.entries()}, seconds=30)
+        assert first["metadata"]["uid"] not in {entry.uid for entry in store.entries()}
         await api.delete(NODES, name)
         await until(lambda: store.get(name) is None, seconds=30)
         assert feed.healthy() and feed.lists == 1

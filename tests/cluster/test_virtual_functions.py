@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cli.cluster.errors import ApiCallError
 from cli.cluster.run.control_plane import ControlPlane
 from cli.demo.cluster_view import ClusterView
-from cli.demo.fleet import Fleet
+from cli.demo.fleet import BINDER, Fleet
 from node_host.host import open_host
 from simulated_node.control import Control
+from tests.builders.api_calls import delete, find
 from tests.builders.audit import writes_of_npufleet
 from tests.builders.node_policy_cluster import LEASE, NODES, POLICIES, STATES
 from tests.builders.waiting import eventually
@@ -42,18 +42,14 @@ class Stage:
         self.fleet.start_node(NODE, NODE, {"npufleet.io/pool": "sriov"})
         self.fleet.start_controllers()
         eventually(lambda: self.view.run("get", "node", NODE), what="the node is registered")
-        self.fleet.start_binder(NODE)
+        self.fleet.start_daemon(NODE, BINDER)
         eventually(lambda: not self.fleet.not_ready(), what="controller and binder are ready")
 
     def end(self) -> None:
         """Nothing of it stays in the control plane that other tests use too."""
         self.fleet.stop()
         for path in (f"{POLICIES}/{POLICY}", f"{NODES}/{NODE}", f"{STATES}/{NODE}", LEASE):
-            try:
-                self.plane.api().call("DELETE", path)
-            except ApiCallError as error:
-                if error.status != 404:
-                    raise
+            delete(self.plane.api(), path)
 
     @property
     def machine(self) -> Control:
@@ -67,12 +63,12 @@ class Stage:
         api, path = self.plane.api(), f"{POLICIES}/{POLICY}"
         body: Object = {"apiVersion": "npufleet.io/v1alpha1", "kind": "NPUNodePolicy"}
         body |= {"metadata": {"name": POLICY}, "spec": spec}
-        try:
-            body["metadata"]["resourceVersion"] = api.call("GET", path)["metadata"]["resourceVersion"]
-            api.call("PUT", path, body)
-        except ApiCallError as error:
-            assert error.status == 404, error
+        known = find(api, path)
+        if known is None:
             api.call("POST", POLICIES, body)
+        else:
+            body["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"]
+            api.call("PUT", path, body)
 
     def ordered(self, number: int, **rule: Any) -> None:
         """Commit, and wait until it is so."""
@@ -81,10 +77,7 @@ class Stage:
 
     def withdraw(self) -> None:
         """Delete the policy, and wait until the node has no orders."""
-        try:
-            self.plane.api().call("DELETE", f"{POLICIES}/{POLICY}")
-        except ApiCallError as error:
-            assert error.status == 404, error
+        delete(self.plane.api(), f"{POLICIES}/{POLICY}")
         eventually(self.is_empty, seconds=60, what="the release is confirmed, its orders gone")
 
     def is_empty(self) -> bool:
@@ -209,7 +202,7 @@ def test_restart_of_controller_and_binder_writes_nothing(stage: Stage) -> None:
     log = stage.plane.audit_log
     mark, writes = log.stat().st_size if log else 0, stage.writes()
     stage.fleet.restart_controllers()
-    stage.fleet.restart_binder(NODE)
+    stage.fleet.restart_daemon(NODE, BINDER)
     eventually(lambda: not stage.fleet.not_ready(), what="controller and binder are ready again")
     assert stage.ready() == ("True", "AllDevicesReady")
     assert stage.writes() == writes
@@ -271,7 +264,7 @@ def test_functions_are_made_again_after_a_reboot(stage: Stage) -> None:
     boot = stage.fleet.reboot(NODE)
     assert stage.drivers() == drivers_with(0)
     eventually(lambda: stage.ready() == ("Unknown", "Rebooted"), what="the policy says that nothing is known")
-    stage.fleet.start_binder(NODE)
+    stage.fleet.start_daemon(NODE, BINDER)
     eventually(lambda: stage.state()["status"]["bindings"].get("bootID") == boot, what="a report of this boot")
     eventually(lambda: stage.ready() == ("True", "AllDevicesReady"), what="they are made again")
     assert stage.drivers() == drivers_with(4)

@@ -14,6 +14,7 @@ import pytest
 
 from cli.checkout import ROOT
 from tests.builders.waiting import eventually
+from tests.kernel.lab.boot import start_up
 from tests.kernel.lab.machine import PROGRAM
 from tests.kernel.lab.run import LabRun
 from tests.kernel.lab.watch import Watch, evidence
@@ -30,8 +31,7 @@ def run(tmp_path: Path) -> Iterator[LabRun]:
 
 
 def test_a_guest_that_hangs_is_ended_and_its_serial_line_shown(run: LabRun) -> None:
-    directory = run.prepare_boot(1, ["sleep", NEVER])
-    guest = run.start(directory)
+    directory, guest, _ = start_up(run, 1, {}, ["sleep", NEVER])
     try:
         assert guest.execute("query-status", {})["running"] is True
         eventually(lambda: "root mounted" in directory.serial.read_text(errors="replace"), seconds=120)

@@ -54,17 +54,6 @@ class Kind(StrEnum):
     """kill -9 when a write has taken effect and was answered."""
 
 
-ON_REQUESTS = (
-    Kind.GONE,
-    Kind.ERROR,
-    Kind.FORBIDDEN,
-    Kind.THROTTLED,
-    Kind.HANG,
-    Kind.LOST,
-    Kind.TIMED_OUT,
-    Kind.DELAY,
-    Kind.STALE,
-)
 ON_STREAMS = (Kind.CUT, Kind.EXPIRE, Kind.DROP, Kind.DUPLICATE, Kind.REORDER, Kind.LATE, Kind.STALL)
 KILLS = (Kind.KILL_UNSENT, Kind.KILL_UNANSWERED, Kind.KILL_ANSWERED)
 

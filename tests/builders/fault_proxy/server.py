@@ -174,7 +174,8 @@ async def _read(upstream: aiohttp.ClientResponse, stream: Stream) -> None:
             stream.line(line)
     except (aiohttp.ClientError, ConnectionError):
         pass
-    stream.line(None)
+    finally:  # whatever it was: nobody shall wait for a stream that nobody reads
+        stream.line(None)
 
 
 async def _lines(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

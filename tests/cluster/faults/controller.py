@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from runtime.api import Api, NotFound
+from runtime.api import Api, ApiError, NotFound
 from runtime.resources import LEASES, NAMESPACE
 from tests.builders.node_policy_cluster import ControllerProcess
+from tests.cluster.faults.background import Background
 
+LAST_LINES = 15
 LEASE_NAME = "npufleet-node-policy"
 OPTIONS = ("--settle-seconds", "0.3", "--writes-per-second", "100", "--burst", "100")
 
@@ -21,7 +23,14 @@ class Supervised:
     """One replica behind a proxy. `kills` and `exits` count how its processes ended before `stop`."""
 
     def __init__(
-        self, api: Api, kubeconfig: Path, directory: Path, *, keep_lease: bool = False, options: tuple[str, ...] = ()
+        self,
+        api: Api,
+        kubeconfig: Path,
+        directory: Path,
+        *,
+        keep_lease: bool = False,
+        options: tuple[str, ...] = (),
+        background: Background | None = None,
     ) -> None:
         self.kills = 0
         self.exits: list[float] = []
@@ -32,19 +41,16 @@ class Supervised:
         self._directory = directory
         self._keep_lease = keep_lease
         self._options = (*OPTIONS, *options)
+        self._background = background or Background()
         self._process: ControllerProcess | None = None
         self._started = 0
         self._killed = False
         self._paused = asyncio.Event()
         self._paused.set()
 
-    @property
-    def log(self) -> Path:
-        return self._directory / "controller.log"
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        keeper = asyncio.create_task(self._keep())
+        keeper = self._background.start(self._keep(), "whoever starts the controller again")
         try:
             yield
         finally:
@@ -75,6 +81,24 @@ class Supervised:
         except (OSError, AssertionError):
             return None
 
+    def describe(self) -> str:
+        """Which process runs, whether it is ready, and the last that it said. Takes up to seconds."""
+        process = self._process
+        if process is None:
+            return "no controller was started"
+        name, code = process.log.name, process.process.poll()
+        how = f"ended with {code}" if code is not None else self._readiness_in_words(process)
+        told = process.log.read_text().splitlines()[-LAST_LINES:] if process.log.exists() else []
+        counts = f"{self._started} started, {self.kills} killed, {len(self.exits)} ended by themselves"
+        return "\n  ".join((f"{name}: {how} ({counts}); it said last:", *told))
+
+    def _readiness_in_words(self, process: ControllerProcess) -> str:
+        try:
+            status, text = process.get("/readyz")
+        except (OSError, AssertionError) as error:
+            return f"it does not answer: {error}"
+        return "it is ready" if status == 200 else f"it is not ready: {text.strip()}"
+
     def pause(self) -> None:
         """No process until `resume`."""
         self._paused.clear()
@@ -85,10 +109,16 @@ class Supervised:
         self._paused.set()
 
     async def remove_lease(self) -> None:
-        try:
-            await self._api.delete(LEASES, LEASE_NAME, NAMESPACE)
-        except NotFound:
-            return
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await self._api.delete(LEASES, LEASE_NAME, NAMESPACE)
+                except NotFound:
+                    return
+                except ApiError:  # the server is slow: it may have happened
+                    await asyncio.sleep(0.3)
+                else:
+                    return
 
     async def _keep(self) -> None:
         while True:

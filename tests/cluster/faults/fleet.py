@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from runtime.api import Api, ApiError, Conflict, Gone, NotFound
 from runtime.resources import NODES, NPU_NODE_POLICIES, NPU_NODE_STATES, PODS, Resource
 from tests.builders.paper_binder import Card, address, report_on
 from tests.builders.workloads import pod
+from tests.cluster.faults.background import Background
 
 Object = dict[str, Any]
 POOL = {"faults": "pool"}
@@ -33,8 +34,13 @@ def node_name(number: int) -> str:
 class Fleet:
     """The nodes of one run as the test sees them: what the API server holds, and where each card really is."""
 
-    def __init__(self, api: Api, *, seed: str | int, size: int = NODE_COUNT) -> None:
+    def __init__(
+        self, api: Api, *, seed: str | int, size: int = NODE_COUNT, background: Background | None = None
+    ) -> None:
         self.api = api
+        self.background = background or Background()
+        self.also_told: Callable[[], str] = lambda: ""
+        """What else is worth knowing when something was waited for in vain; may take seconds."""
         self.size = size
         self.cards: dict[str, dict[str, Card]] = {}
         self.boots: dict[str, str] = {}
@@ -45,7 +51,6 @@ class Fleet:
         self.silent: set[str] = set()
         self._rng = random.Random(f"fleet/{seed}")
         self._due: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
 
     @property
@@ -121,21 +126,47 @@ class Fleet:
         state = self.states.get(node) or {"spec": {}}
         return next((entry for entry in state["spec"].get("devices", []) if entry["address"] == place), {})
 
-    def ordered(self, mode: str, intent: str = "Apply") -> int:
-        """On how many nodes the card is ordered so."""
-        orders = [self.order(name) for name in self.pool]
+    def ordered(self, mode: str, intent: str = "Apply", *, among: Collection[str] | None = None) -> int:
+        """On how many nodes (of these, or of all) the card is ordered so."""
+        orders = [self.order(name) for name in self.pool if among is None or name in among]
         return sum(order.get("mode") == mode and order.get("intent") == intent for order in orders)
 
     def forget_moves(self) -> None:
         self.moves.clear()
 
     async def until(self, condition: Callable[[], bool], *, seconds: float = 150.0, what: str = "") -> None:
-        """Wait until the objects are so."""
+        """Wait until the objects are so. Fails at once when what works beside the run has failed."""
         try:
             async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(condition)
+                await self._changed.wait_for(lambda: self.background.failed or condition())
         except TimeoutError:
-            raise AssertionError(f"not within {seconds:g} s: {what or condition}") from None
+            more = await asyncio.to_thread(self.also_told)
+            told = f"not within {seconds:g} s: {what or condition}; {self.standing()}"
+            raise AssertionError("\n".join(filter(None, (told, more)))) from None
+        self.background.check()
+
+    def standing(self) -> str:
+        """What every node of the pool is ordered and has answered, for whoever reads of a run that did not go on."""
+        told = []
+        for name in self.pool:
+            state, order = self.states.get(name), self.order(name)
+            status = (state or {}).get("status") or {}
+            answers = [each["state"] for each in status.get("bindings", {}).get("devices", [])]
+            if answers and not self.has_answered(name):
+                answers.append("to earlier orders")
+            admitted = status.get("rollout", {}).get("admitted", "-")
+            silent = " silent" if name in self.silent else ""
+            words = f"{order.get('mode', 'no order')} {order.get('intent', '')}".strip()
+            told.append(f"{name}{silent}: {words}, {'/'.join(answers) or 'no answer'}, {admitted}")
+        return "; ".join(told)
+
+    def has_answered(self, name: str) -> bool:
+        """The binder of the node has answered the orders as they are now."""
+        state = self.states.get(name)
+        if state is None:
+            return False
+        bindings = (state.get("status") or {}).get("bindings") or {}
+        return bool(bindings.get("observedGeneration") == state["metadata"]["generation"])
 
     # The binders.
 
@@ -149,14 +180,14 @@ class Fleet:
     async def followed(self) -> AsyncIterator[None]:
         """Binders work, and `states` and `policies` are kept up to date, inside the block."""
         caches = ((NPU_NODE_STATES, self.states), (NPU_NODE_POLICIES, self.policies))
-        tasks = [asyncio.create_task(self._follow(resource, cache)) for resource, cache in caches]
-        tasks.append(asyncio.create_task(self._end_pods()))
+        self.background.on_failure.append(self._alarm)
+        for resource, cache in caches:
+            self.background.start(self._follow(resource, cache), f"the watch of {resource.plural}")
+        self.background.start(self._end_pods(), "the end of pods")
         try:
             yield
         finally:
-            for task in (*tasks, *self._tasks):
-                task.cancel()
-            await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+            await self.background.end()
 
     async def _follow(self, resource: Resource, cache: dict[str, Object]) -> None:
         while True:
@@ -186,19 +217,27 @@ class Fleet:
             used = {uid: node for node, cards in self.cards.items() for uid in cards[OURS].pods}
             if not used:
                 continue
-            found = {item["metadata"]["uid"]: item for item in (await self.api.list(PODS, PODS_IN)).items}
-            for uid, node in used.items():
-                if uid in found and "deletionTimestamp" in found[uid]["metadata"]:
-                    await self.api.delete(PODS, found[uid]["metadata"]["name"], PODS_IN, grace_seconds=0)
-                elif uid in found:
-                    continue
-                self.cards[node][OURS].pods.remove(uid)
-                self._schedule(node)
+            with suppress(ApiError):  # it is asked again
+                found = {item["metadata"]["uid"]: item for item in (await self.api.list(PODS, PODS_IN)).items}
+                for uid, node in used.items():
+                    if uid in found and "deletionTimestamp" not in found[uid]["metadata"]:
+                        continue
+                    if uid in found:
+                        with suppress(NotFound):
+                            await self.api.delete(PODS, found[uid]["metadata"]["name"], PODS_IN, grace_seconds=0)
+                    self.cards[node][OURS].pods.remove(uid)
+                    self._schedule(node)
 
     async def _tell(self, names: Iterable[str]) -> None:
         for name in list(names):
             if name in self.cards:
                 self._schedule(name)
+        await self._wake()
+
+    def _alarm(self) -> None:
+        self.background.start(self._wake(), "the alarm", finite=True)
+
+    async def _wake(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -206,9 +245,8 @@ class Fleet:
         if name in self._due:
             return
         self._due.add(name)
-        task = asyncio.create_task(self._answer(name, self._rng.uniform(0.01, 0.08)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        answer = self._answer(name, self._rng.uniform(0.01, 0.08))
+        self.background.start(answer, f"the binder of {name}", finite=True)
 
     async def _answer(self, name: str, delay: float) -> None:
         await asyncio.sleep(delay)

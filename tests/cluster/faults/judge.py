@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ CONTROLLER = "system:serviceaccount:npufleet-system:npufleet-node-policy"
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 WRITES_PER_FAULT = 2
 STATUS_SHARE = 0.35
+STATUSES_PER_NODE = 2
 REFUSALS_PER_FAULT = 10
 REFUSALS_AT_REST = 30
 SETTLE_SECONDS = 60.0
@@ -61,10 +63,32 @@ def writes_of(audit: Iterable[Object], *, since: int = 0) -> Counter[str]:
     """Writes of the controller that took effect, by "verb resource/subresource"; Leases and Events apart."""
     found: Counter[str] = Counter()
     for entry in _of_controller(audit):
-        if entry["responseStatus"]["code"] < 300 and _version(entry) >= since:
+        if entry["responseStatus"]["code"] < 300 and _version(entry) > since:
             about = entry["objectRef"]
             found["/".join(filter(None, (f"{entry['verb']} {about['resource']}", about.get("subresource"))))] += 1
     return found
+
+
+def repeats_of(audit: Iterable[Object], *, since: int = 0) -> Counter[str]:
+    """How often a status told what had been told of the same object before, but for the time; by "resource name"."""
+    told: set[tuple[str, str, str]] = set()
+    found: Counter[str] = Counter()
+    for entry in _of_controller(audit):
+        about = entry["objectRef"]
+        if entry["responseStatus"]["code"] >= 300 or _version(entry) <= since or about.get("subresource") != "status":
+            continue
+        name = f"{about['resource']} {about.get('name')}"
+        uid = ((entry.get("responseObject") or {}).get("metadata") or {}).get("uid", "")
+        words = (name, uid, json.dumps(_timeless((entry.get("requestObject") or {}).get("status")), sort_keys=True))
+        found[name] += words in told
+        told.add(words)
+    return +found
+
+
+def _timeless(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {key: _timeless(value) for key, value in told.items() if key != "lastTransitionTime"}
+    return [_timeless(each) for each in told] if isinstance(told, list) else told
 
 
 def refusals_of(audit: Iterable[Object]) -> int:
@@ -109,13 +133,16 @@ def judge(run: Record, reference: Record, allowed: Allowed) -> list[str]:
 
 def judge_writes(run: Record, reference: Record, allowed: Allowed) -> list[str]:
     """Orders are counted to the last one. How many reports of nodes one status tells of at once, and whether a change
-    that is quickly over is told of while it lasts, is a matter of timing: a share of the statuses comes on top, and one
-    for each node."""
+    that is quickly over is told of while it lasts, is a matter of timing: a share of the statuses comes on top, and two
+    for each node, one on the orders before and one while the present ones are carried out. What a status told is not
+    told again, but once for each node: of one that waited and was then not needed it says in the end what it said at
+    first, which may have been told late enough to count."""
     wrong = []
     mine = writes_of(run.audit, since=run.watched_from)
     theirs = writes_of(reference.audit, since=reference.watched_from)
     nodes = len(reference.ending.get("states", ()))
-    slack = math.ceil(STATUS_SHARE * sum(count for write, count in theirs.items() if _is_status(write))) + nodes
+    share = math.ceil(STATUS_SHARE * sum(count for write, count in theirs.items() if _is_status(write)))
+    slack = share + STATUSES_PER_NODE * nodes
     for what, belongs, more_or_less in (("orders", _is_order, 0), ("statuses", _is_status, slack)):
         made = sum(count for write, count in mine.items() if belongs(write))
         normal = sum(count for write, count in theirs.items() if belongs(write))
@@ -123,6 +150,12 @@ def judge_writes(run: Record, reference: Record, allowed: Allowed) -> list[str]:
         if made > most:
             more = dict(mine - theirs)
             wrong.append(f"{made} writes of {what}, {most} allowed ({normal} without, {run.hits} faults): {more} more")
+    again = repeats_of(run.audit, since=run.watched_from)
+    normal = repeats_of(reference.audit, since=reference.watched_from).total()
+    most = normal + WRITES_PER_FAULT * run.hits + allowed.writes + nodes
+    if again.total() > most:
+        examples = "; ".join(f"{name} {count} times" for name, count in again.most_common(3))
+        wrong.append(f"{again.total()} statuses told again, {most} allowed ({normal} without): {examples}")
     refusals, bearable = refusals_of(run.audit), REFUSALS_AT_REST + REFUSALS_PER_FAULT * run.hits
     if refusals > bearable:
         wrong.append(f"{refusals} writes that the server refused, {bearable} allowed")

@@ -49,7 +49,6 @@ def sample(seed: str = SEED) -> list[Case]:
     for number, scenario in enumerate(SCENARIOS):
         dealt = list(dict.fromkeys(kinds[2 * number : 2 * number + 2]))
         cases.append(case(scenario.name, dealt, seed))
-    # The long one first, so that no test process waits for it at the end.
     return [_slow(rng.choice(("create", "change", "delete")), seed), *cases]
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from runtime.api import Api
 from runtime.resources import NODES
 from tests.builders.fault_proxy import Fault, Kind, ProxyServer, Weather
 from tests.cluster.faults import availability, ending
+from tests.cluster.faults.background import Background
 from tests.cluster.faults.controller import Supervised
 from tests.cluster.faults.fleet import Fleet, remove_all, seconds_since
 from tests.cluster.faults.judge import NOTICE_SECONDS, SETTLE_SECONDS, SETTLE_SECONDS_AFTER_STALL, Object, Record
@@ -76,8 +76,17 @@ async def perform(
         since = plane.audit_log.stat().st_size
         weather = Weather(faults, seed=seed, on_kill=lambda: controller.kill())
         proxy = ProxyServer(kubeconfig, directory / "proxied", weather)
-        controller = Supervised(api, directory / "proxied", directory, keep_lease=keep_lease, options=scenario.options)
-        fleet = Fleet(api, seed=seed)
+        background = Background()
+        controller = Supervised(
+            api,
+            directory / "proxied",
+            directory,
+            keep_lease=keep_lease,
+            options=scenario.options,
+            background=background,
+        )
+        fleet = Fleet(api, seed=seed, background=background)
+        fleet.also_told = controller.describe
         stage = Stage(fleet, weather, controller, run.record.broken)
         await fleet.build()
         await stack.enter_async_context(fleet.followed())
@@ -89,7 +98,7 @@ async def perform(
         run.record.watched_from = int((await api.list(NODES, page=1)).resource_version)
         exits_before = len(controller.exits)
         weather.begin()
-        watch = asyncio.create_task(_watch_readiness(stage, run.record))
+        watch = background.start(_watch_readiness(stage, run.record), "the watch of readiness")
         await scenario.act(stage)
         await _settle(stage, run.record, wanted)
         if weather.dead or weather.stalled:
@@ -110,6 +119,7 @@ async def _settle(stage: Stage, record: Record, wanted: Object | None) -> None:
     weather, reached, seen = stage.weather, 0.0, 0
     while True:
         await asyncio.sleep(LOOK_SECONDS)
+        stage.fleet.background.check()
         record.stalled = weather.hits[Kind.STALL] > 0
         last = max(acted, weather.last or 0.0)
         found = await ending.look(stage.fleet)
@@ -173,7 +183,3 @@ def _matters(entry: Object) -> bool:
         "npunodepolicies",
         "nodes",
     }
-
-
-def directory_name(scenario: str, seed: str, made: Callable[[], int] = os.getpid) -> str:
-    return f"{scenario}-{seed}-{made()}".replace("/", "-")

@@ -19,6 +19,7 @@ import pytest
 from cli.cluster.run.control_plane import ControlPlane
 from runtime.resources import CONFIG_MAPS, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
 from tests.cluster.faults.conftest import Reference
+from tests.cluster.faults.definitions import install_crd, uninstall_crd
 from tests.cluster.faults.fleet import FOREIGN, OURS, POOL
 from tests.cluster.faults.judge import CONTROLLER, Record, judge_availability, writes_of
 from tests.cluster.faults.run import perform
@@ -26,10 +27,8 @@ from tests.cluster.faults.scenarios import (
     Scenario,
     Stage,
     all_ready,
-    install_crd,
     policy,
     put_in_place,
-    uninstall_crd,
 )
 from tests.cluster.faults.test_matrix import allowed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -50,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    # What a shell starts in the background inherits the interrupt as ignored; a guest must end by it there, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         install_tools()
         if options.command == "prepare":

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tests.kernel.lab.share import BootDirectory, write_atomically
 from tests.kernel.lab.watch import ROUND_SECONDS, Guest, Watch
@@ -30,45 +30,54 @@ class Run(Protocol):
     def close(self) -> None: ...
 
 
+class Started(NamedTuple):
+    """A guest whose stage2 runs, or whose last try has failed; `failed_starts` are the directories of those before."""
+
+    directory: BootDirectory
+    guest: Guest
+    failed_starts: list[Path]
+
+
+def start_up(run: Run, number: int, deadlines: Mapping[str, float], command: Sequence[str]) -> Started:
+    """Start the guest until its stage2 runs. An emulated kernel may lose its timer while it starts, and hang: nothing
+    has run then, so the start is repeated, and told to have been."""
+    failed_starts: list[Path] = []
+    while True:
+        directory = run.prepare_boot(number, command, wait_for_roles=not deadlines)
+        tests = [{"id": identity, "deadline": seconds} for identity, seconds in deadlines.items()]
+        write_atomically(directory.request, {"tests": tests})
+        guest = run.start(directory)
+        if _comes_up(directory, guest) or len(failed_starts) == START_TRIES - 1:
+            return Started(directory, guest, failed_starts)
+        guest.kill()
+        failed = directory.path.with_name(f"{directory.path.name}-failed-{len(failed_starts) + 1}")
+        directory.path.rename(failed)
+        failed_starts.append(failed)
+
+
+def _comes_up(directory: BootDirectory, guest: Guest) -> bool:
+    """Whether stage2 runs in time."""
+    deadline = time.monotonic() + UP_SECONDS
+    while not directory.dmesg.exists():
+        if guest.status() is not None or time.monotonic() > deadline or _has_lost_its_timer(directory):
+            return directory.dmesg.exists()
+        time.sleep(ROUND_SECONDS)
+    return True
+
+
+def _has_lost_its_timer(directory: BootDirectory) -> bool:
+    return directory.serial.exists() and STALLED in directory.serial.read_bytes()
+
+
 class Boot:
     """Starts the guest at once. `deadlines`: seconds by node id, in the order in which they are to run; `command`:
     the guest's pytest, or what stands in for it when there is no test for this boot."""
 
     def __init__(self, run: Run, number: int, deadlines: Mapping[str, float], command: Sequence[str]) -> None:
-        self.failed_starts: list[Path] = []
-        self.directory, self.guest = self._start(run, number, deadlines, command)
-        while not self._is_up() and len(self.failed_starts) < START_TRIES - 1:
-            self.guest.kill()
-            failed = self.directory.path.with_name(f"{self.directory.path.name}-failed-{len(self.failed_starts) + 1}")
-            self.directory.path.rename(failed)
-            self.failed_starts.append(failed)
-            self.directory, self.guest = self._start(run, number, deadlines, command)
+        self.directory, self.guest, self.failed_starts = start_up(run, number, deadlines, command)
         self.watch = Watch(self.guest, self.directory, deadlines, time.monotonic)
         self._thread = threading.Thread(target=self._follow, name=f"kernel-lab-boot-{number}", daemon=True)
         self._thread.start()
-
-    @staticmethod
-    def _start(
-        run: Run, number: int, deadlines: Mapping[str, float], command: Sequence[str]
-    ) -> tuple[BootDirectory, Guest]:
-        directory = run.prepare_boot(number, command, wait_for_roles=not deadlines)
-        tests = [{"id": identity, "deadline": seconds} for identity, seconds in deadlines.items()]
-        write_atomically(directory.request, {"tests": tests})
-        return directory, run.start(directory)
-
-    def _is_up(self) -> bool:
-        """Whether the guest's stage2 runs. On a very busy host an emulated kernel may lose its timer while it starts,
-        and hang: no test has run then, so the start is repeated, and said to have been."""
-        deadline = time.monotonic() + UP_SECONDS
-        while not self.directory.dmesg.exists():
-            if self.guest.status() is not None or time.monotonic() > deadline or self._has_lost_its_timer():
-                return self.directory.dmesg.exists()
-            time.sleep(ROUND_SECONDS)
-        return True
-
-    def _has_lost_its_timer(self) -> bool:
-        serial = self.directory.serial
-        return serial.exists() and STALLED in serial.read_bytes()
 
     def _follow(self) -> None:
         while not self.watch.over:

@@ -70,6 +70,11 @@ class Workshop:
     def set_version(self, version: str) -> None:
         (self.control / "version").write_text(version)
 
+    def add_module(self, folder: str, requirement: str) -> None:
+        (self.hack / folder).mkdir()
+        (self.hack / folder / "go.mod").write_text(f"module z\n\ngo 1.26.0\n\nrequire {requirement}\n")
+        (self.hack / folder / "go.sum").write_text("example.org/x v1.0.0 h1:aaaa=\n")
+
     def set(self, flag: str) -> None:
         (self.control / flag).touch()
 
@@ -138,6 +143,28 @@ def test_builds_with_fixed_flags_whatever_the_environment_says(workshop: Worksho
     )
 
 
+def test_program_with_parts_in_c_is_built_with_them_inside(workshop: Workshop) -> None:
+    workshop.add_module("runc", "github.com/opencontainers/runc v1.4.4")
+    workshop.ensure("runc")
+    (build,) = workshop.builds()
+    argv = build["argv"]
+    assert isinstance(argv, list)
+    assert build["env"] == {"CGO_ENABLED": "1", "GOFLAGS": "", "GOWORK": "off"}
+    assert argv[argv.index("-tags") + 1] == "seccomp,netgo,osusergo"
+    assert argv[argv.index("-ldflags") + 1] == "-s -w -extldflags -static"
+
+
+def test_version_is_linked_into_what_tells_it(workshop: Workshop) -> None:
+    workshop.add_module("containerd", "github.com/containerd/containerd/v2 v2.4.2")
+    built = workshop.ensure("ctr", "containerd")
+    assert list(built) == ["containerd", "ctr"]
+    assert built["ctr"].parent == built["containerd"].parent
+    for build in workshop.builds():
+        argv = build["argv"]
+        assert isinstance(argv, list)
+        assert "github.com/containerd/containerd/v2/version.Version=v2.4.2" in argv[argv.index("-ldflags") + 1]
+
+
 @pytest.mark.parametrize("change", ["go.mod", "go.sum", "go version"])
 def test_builds_anew_when_an_input_changes(workshop: Workshop, change: str) -> None:
     before = workshop.ensure("etcd")["etcd"]
@@ -156,13 +183,14 @@ def test_key_tells_every_input_apart() -> None:
     go = GoToolchain(Path("/go"), "go1.26.8", "linux/amd64")
     keys = {
         content_key(b"a", b"b", go, ["-x"]),
+        content_key(b"a", b"b", go, ["-x"], {"CGO_ENABLED": "1"}),
         content_key(b"ab", b"", go, ["-x"]),
         content_key(b"a", b"b", go, ["-y"]),
         content_key(b"a", b"b", go, ["-x", ""]),
         content_key(b"a", b"b", GoToolchain(Path("/go"), "go1.26.8", "linux/arm64"), ["-x"]),
         content_key(b"a", b"b", GoToolchain(Path("/go"), "go1.27.0", "linux/amd64"), ["-x"]),
     }
-    assert len(keys) == 6
+    assert len(keys) == 7
     elsewhere = GoToolchain(Path("/opt/go"), "go1.26.8", "linux/amd64")
     assert content_key(b"a", b"b", go, ["-x"]) == content_key(b"a", b"b", elsewhere, ["-x"])
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from controllers.node_policy.plan import read_state
 from controllers.node_policy.plan.removal_hold import Holds, Subject, device_key, node_key, removal_hold, removal_id
 from tests.builders.objects import node_policy
 from tests.builders.paper_binder import Card, address
 from tests.builders.paper_fleet import PaperFleet, fleet_of, fleet_of_policies
 
 A = address(0)
+Object = dict[str, Any]
 
 
 # Policies that are gone.
@@ -168,6 +172,250 @@ def test_few_policies_are_removed_without_asking() -> None:
     assert fleet.intents("node-2") == {A: "Apply"}
 
 
+# Policies that come back one at a time.
+
+
+def vanish(fleet: PaperFleet) -> dict[str, Object]:
+    gone = dict(fleet.policies)
+    fleet.policies.clear()
+    return gone
+
+
+def removals(fleet: PaperFleet, name: str) -> dict[str, str]:
+    """What the orders of a node remember of removals, by policy."""
+    found = fleet.states[name]["spec"].get("rollouts", [])
+    return {entry["policy"]: entry["removal"] for entry in found if "removal" in entry}
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one-process", "restarted"])
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_policies_are_held_until_each_is_back(count: int, *, restarts: bool) -> None:
+    fleet = fleet_of_policies(count)
+    before, generations = fleet.bound(), [fleet.states[name]["metadata"]["generation"] for name in fleet.nodes]
+    gone = vanish(fleet)
+    fleet.settle()
+    for number in range(count):
+        assert removals(fleet, f"node-{number}") == {f"p{number}": "Held"}
+        assert fleet.intents(f"node-{number}") == {A: "Hold"}
+    for back in range(count):
+        if restarts:
+            fleet.restart()
+        fleet.policies[f"p{back}"] = gone[f"p{back}"]
+        fleet.settle()
+        for number in range(count):
+            name = f"node-{number}"
+            held = number > back
+            assert fleet.intents(name) == {A: "Hold" if held else "Apply"}
+            assert removals(fleet, name) == ({f"p{number}": "Held"} if held else {})
+            assert ("RemovalHeld" in fleet.rollout(name)) is held
+        assert fleet.bound() == before
+        missing = {f"p{number}" for number in range(back + 1, count)}
+        assert fleet.plan().holds.policies.held == missing
+    after = [fleet.states[name]["metadata"]["generation"] for name in fleet.nodes]
+    assert after == [generation + 2 for generation in generations], "held and given back, each in one write"
+    assert fleet.plan().empty
+
+
+def test_those_that_are_still_missing_are_named_and_can_be_confirmed() -> None:
+    fleet = fleet_of_policies(4)
+    gone = vanish(fleet)
+    fleet.settle()
+    all_four = fleet.plan().holds.policies.id
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1", "p2")}
+    made = fleet.plan()
+    [event] = [event for event in made.events if event.reason == "RemovalHeld"]
+    identity = removal_id({"p3"})
+    assert made.holds.policies.id == identity
+    assert event.message.startswith("policies that orders name do not exist (1: p3): ")
+    assert f"npufleet.io/confirm-removal={identity}" in event.message
+    fleet.world_extra = {"confirmation": all_four}
+    fleet.settle()
+    assert fleet.intents("node-3") == {A: "Hold"}, "an id means the set that it was made from"
+    fleet.world_extra = {"confirmation": f"{all_four},{identity}"}
+    fleet.settle()
+    assert fleet.bound() == [device_key(f"node-{number}", A) for number in range(3)]
+    assert not fleet.orders("node-3")
+
+
+def test_all_confirms_also_those_few_that_are_still_missing() -> None:
+    fleet = fleet_of_policies(4)
+    gone = vanish(fleet)
+    fleet.settle()
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1", "p2")}
+    fleet.world_extra = {"confirmation": "all"}
+    fleet.settle()
+    assert len(fleet.bound()) == 3
+
+
+def test_policy_deleted_while_few_others_are_held_is_not_one_of_them() -> None:
+    fleet = fleet_of_policies(5)
+    gone = vanish(fleet)
+    fleet.settle()
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1", "p2", "p3")}
+    fleet.settle()
+    del fleet.policies["p0"]
+    fleet.settle()
+    assert not fleet.orders("node-0")
+    assert fleet.intents("node-4") == {A: "Hold"}
+    assert fleet.plan().holds.policies.held == {"p4"}
+
+
+def test_policy_that_vanishes_while_most_are_held_is_held_with_them() -> None:
+    fleet = fleet_of_policies(5)
+    del fleet.policies["p0"], fleet.policies["p1"], fleet.policies["p2"]
+    fleet.settle()
+    del fleet.policies["p3"]
+    fleet.settle()
+    assert [fleet.intents(f"node-{number}")[A] for number in range(5)] == ["Hold"] * 4 + ["Apply"]
+    fleet.world_extra = {"confirmation": removal_id({"p0", "p1", "p2"})}
+    fleet.settle()
+    assert len(fleet.bound()) == 5, "the one that joined them was not confirmed"
+
+
+def test_policy_deleted_while_nobody_looked_is_held_with_those_that_are() -> None:
+    fleet = fleet_of_policies(5)
+    gone = vanish(fleet)
+    fleet.settle()
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1", "p2", "p3")}
+    fleet.settle()
+    del fleet.policies["p0"]
+    fleet.restart()
+    fleet.settle()
+    assert fleet.intents("node-0") == fleet.intents("node-4") == {A: "Hold"}
+    assert removals(fleet, "node-0") == {"p0": "Held"}
+
+
+def write_some(fleet: PaperFleet, count: int) -> bool:
+    """The controller dies after so many writes of orders; False when that were all."""
+    made = fleet.plan()
+    changed = [name for name, change in made.specs.items() if change is not None]
+    wanted = dict.fromkeys(made.specs) | {name: made.specs[name] for name in changed[:count]}
+    fleet.write(replace(made, specs=wanted, rollouts={}, policy_statuses={}))
+    fleet.restart()
+    return count < len(changed)
+
+
+def given_back(fleet: PaperFleet) -> list[str]:
+    return [name for name in fleet.nodes if "Release" in fleet.intents(name).values()]
+
+
+@pytest.mark.parametrize("first", range(1, 7))
+@pytest.mark.parametrize("second", range(7))
+def test_hold_outlives_a_controller_that_dies_while_it_notes_it(first: int, second: int) -> None:
+    """Killed after the first so many notes, and again after so many writes when some are back."""
+    fleet = fleet_of_policies(6)
+    before = fleet.bound()
+    gone = vanish(fleet)
+    write_some(fleet, first)
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1", "p2", "p3")}
+    write_some(fleet, second)
+    assert not given_back(fleet)
+    for _ in range(5):
+        fleet.write(fleet.plan())
+        assert not given_back(fleet)
+        for name in fleet.nodes:
+            fleet.report(name)
+    for number in range(6):
+        name = f"node-{number}"
+        assert removals(fleet, name) == ({} if number < 4 else {f"p{number}": "Held"})
+    assert fleet.bound() == before
+
+
+def test_hold_that_is_not_noted_yet_is_remembered_by_the_process() -> None:
+    """Thousands of nodes take minutes to write, and the first policies are back within seconds."""
+    fleet = fleet_of_policies(4)
+    gone = vanish(fleet)
+    made = fleet.plan()
+    fleet.write(replace(made, specs=dict.fromkeys(made.specs)))
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1")}
+    fleet.settle()
+    assert [fleet.intents(f"node-{number}")[A] for number in range(4)] == ["Apply", "Apply", "Hold", "Hold"]
+
+
+def test_paused_policies_are_held_as_well_until_they_are_back() -> None:
+    fleet = fleet_of_policies(3)
+    for number in range(3):
+        fleet.add_policy(node_policy(f"p{number}", nodes={"pool": str(number)}, state="Paused"))
+    fleet.settle()
+    gone = vanish(fleet)
+    fleet.settle()
+    for back in range(3):
+        fleet.restart()
+        fleet.policies[f"p{back}"] = gone[f"p{back}"]
+        fleet.settle()
+        assert [removals(fleet, f"node-{number}") for number in range(3)] == [
+            {f"p{number}": "Held"} if number > back else {} for number in range(3)
+        ]
+        assert fleet.intents(f"node-{back}") == {A: "Hold"}
+    assert len(fleet.bound()) == 3
+
+
+def test_hold_is_noted_also_where_nothing_can_be_said_of_a_node() -> None:
+    fleet = fleet_of_policies(4)
+    before = fleet.orders("node-3")
+    fleet.reboot("node-3")  # no inventory of this boot
+    gone = vanish(fleet)
+    fleet.write(fleet.plan())
+    assert fleet.orders("node-3") == before
+    assert removals(fleet, "node-3") == {"p3": "Held"}
+    fleet.restart()
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1", "p2")}
+    fleet.settle()
+    assert fleet.intents("node-3") == {A: "Hold"}
+    assert len(fleet.bound()) == 4
+
+
+def test_hold_of_a_controller_that_noted_nothing_is_noted() -> None:
+    fleet = fleet_of_policies(4)
+    gone = vanish(fleet)
+    fleet.settle()
+    for state in fleet.states.values():
+        del state["spec"]["rollouts"][0]["removal"]  # as it was written before there was such a note
+    fleet.restart()
+    fleet.settle()
+    assert all(removals(fleet, f"node-{number}") == {f"p{number}": "Held"} for number in range(4))
+    fleet.policies |= {name: gone[name] for name in ("p0", "p1", "p2")}
+    fleet.settle()
+    assert fleet.intents("node-3") == {A: "Hold"}
+
+
+def test_confirmed_removal_goes_on_though_some_orders_still_say_held() -> None:
+    fleet = fleet_of_policies(4)
+    vanish(fleet)
+    fleet.settle()
+    fleet.world_extra = {"confirmation": removal_id(f"p{number}" for number in range(4))}
+    write_some(fleet, 2)
+    fleet.world_extra = {}
+    fleet.settle()
+    assert [removals(fleet, f"node-{number}") for number in range(4)] == [{}, {}, {"p2": "Held"}, {"p3": "Held"}]
+    assert fleet.bound() == [device_key("node-2", A), device_key("node-3", A)], "nobody confirmed these any more"
+
+
+def test_note_on_a_node_that_is_gone_holds_nobody_for_ever() -> None:
+    fleet = fleet_of_policies(4)
+    fleet.add_node("more", 1, labels={"pool": "0"})
+    fleet.settle()
+    gone = vanish(fleet)
+    fleet.settle()
+    del fleet.nodes["more"]
+    fleet.policies |= gone
+    fleet.settle()
+    assert removals(fleet, "more") == {"p0": "Held"}, "nobody writes to it any more"
+    del fleet.policies["p0"]
+    fleet.settle()
+    assert not fleet.orders("node-0")
+
+
+def test_note_that_nobody_knows_makes_the_orders_unreadable_and_changes_none() -> None:
+    fleet = fleet_of_policies(4)
+    fleet.states["node-0"]["spec"]["rollouts"][0]["removal"] = "Perhaps"
+    vanish(fleet)
+    fleet.settle()
+    assert "removal" in read_state(fleet.states["node-0"]).error
+    assert fleet.intents("node-0") == {A: "Apply"}
+    assert len(fleet.bound()) == 4
+
+
 # Orders that are gone.
 
 
@@ -207,7 +455,7 @@ def test_held_orders_are_told_once_with_the_command_that_confirms() -> None:
         fleet.write(made)
         for name in fleet.nodes:
             fleet.report(name)
-    [event] = told
+    [event] = set(told)  # the same words are posted once
     hold = made.holds.orders
     assert hold.id == removal_id({device_key(f"node-{number}", A) for number in range(1, 6)})
     for text in (event.message, fleet.states["node-3"]["status"]["rollout"]["conditions"][-1]["message"]):
@@ -271,6 +519,85 @@ def test_devices_of_a_paused_policy_stay_when_their_orders_are_gone() -> None:
     fleet.settle()
     assert len(fleet.bound()) == 2
     assert fleet.plan().holds.orders.held == frozenset()
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one-process", "restarted"])
+def test_devices_without_orders_are_held_until_their_policies_are_back(*, restarts: bool) -> None:
+    fleet = fleet_of_policies(6)
+    before = fleet.bound()
+    every = dict(fleet.policies)
+    reinstalled(fleet, "p0")
+    fleet.settle()
+    for back in range(1, 6):
+        assert {name: removals(fleet, name) for name in fleet.nodes} == {
+            f"node-{number}": {"orphaned.npufleet.io": "Held"} if number >= back else {} for number in range(6)
+        }
+        if restarts:
+            fleet.restart()
+        fleet.policies[f"p{back}"] = every[f"p{back}"]
+        fleet.settle()
+        assert fleet.bound() == before
+        assert [fleet.intents(f"node-{number}") for number in range(6)] == [
+            {A: "Apply"} if number <= back else {} for number in range(6)
+        ]
+    assert not any(removals(fleet, name) for name in fleet.nodes)
+    assert fleet.plan().empty
+
+
+@pytest.mark.parametrize("first", range(1, 6))
+@pytest.mark.parametrize("second", range(7))
+def test_hold_of_devices_outlives_a_controller_that_dies_while_it_notes_it(first: int, second: int) -> None:
+    fleet = fleet_of_policies(6)
+    before = fleet.bound()
+    every = dict(fleet.policies)
+    reinstalled(fleet, "p0")
+    for _ in range(2):  # states are created, and the policy that is there gives its orders
+        fleet.write(fleet.plan())
+        fleet.report("node-0")
+    for name in fleet.nodes:
+        fleet.report(name)
+    write_some(fleet, first)
+    fleet.policies |= {name: every[name] for name in ("p1", "p2", "p3", "p4")}
+    write_some(fleet, second)
+    assert not given_back(fleet)
+    for _ in range(6):
+        fleet.write(fleet.plan())
+        assert not given_back(fleet)
+        for name in fleet.nodes:
+            fleet.report(name)
+    assert fleet.bound() == before
+    assert [name for name in fleet.nodes if removals(fleet, name)] == ["node-5"]
+
+
+def test_devices_that_are_still_held_can_be_confirmed() -> None:
+    fleet = fleet_of_policies(6)
+    every = dict(fleet.policies)
+    reinstalled(fleet, "p0")
+    fleet.settle()
+    fleet.policies |= {name: every[name] for name in ("p1", "p2", "p3", "p4")}
+    fleet.settle()
+    assert len(fleet.bound()) == 6
+    fleet.world_extra = {"confirmation": removal_id({device_key("node-5", A)})}
+    fleet.settle()
+    assert len(fleet.bound()) == 5
+    assert not removals(fleet, "node-5")
+
+
+def test_hold_of_devices_is_remembered_while_their_binder_says_nothing() -> None:
+    fleet = fleet_of_policies(6)
+    every = dict(fleet.policies)
+    reinstalled(fleet, "p0")
+    fleet.settle()
+    told = fleet.states["node-5"]["status"].pop("bindings")
+    fleet.policies |= {name: every[name] for name in ("p1", "p2", "p3", "p4")}
+    for _ in range(5):
+        fleet.write(fleet.plan())
+        for name in sorted(fleet.nodes)[:5]:
+            fleet.report(name)
+    fleet.restart()
+    fleet.states["node-5"]["status"]["bindings"] = told
+    fleet.settle()
+    assert len(fleet.bound()) == 6
 
 
 # Nodes that are gone.

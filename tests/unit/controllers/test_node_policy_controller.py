@@ -9,7 +9,16 @@ from prometheus_client import CollectorRegistry
 
 from controllers.node_policy.controller import NodePolicyController
 from runtime.health import HealthServer
-from runtime.resources import CONFIG_MAPS, EVENTS, LEASES, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.resources import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    NAMESPACE,
+    NODES,
+    NPU_NODE_POLICIES,
+    NPU_NODE_STATES,
+)
 from runtime.settings import Address
 from tests.builders.fake_api import FakeApi, Fault
 from tests.builders.node_policy_stage import Stage, replica
@@ -56,6 +65,29 @@ async def test_nothing_is_planned_before_every_kind_is_known() -> None:
                 await until(lambda: found.controller._election.leading, seconds=20)
                 await until(lambda: not any(check() for check in readiness(found.controller).values()))
             assert server.writes()[before:] == []
+
+
+async def test_policy_is_ready_as_soon_as_its_device_classes_exist() -> None:
+    async with FakeApi() as server:
+        stage = Stage(server)
+        stage.add_node("n", 1)
+        stage.apply(node_policy("p", driver_name="npu.example.com"))
+        async with replica(server):
+            await until(lambda: stage.condition("p") == ("False", "DeviceClassMissing"))
+            stage.install_classes("npu.example.com")
+            await stage.ready("p")
+
+
+async def test_who_may_not_read_device_classes_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controllers.node_policy.controller._CLASSES_SECONDS", 0.1)
+    async with FakeApi() as server:
+        stage = Stage(server)
+        stage.add_node("n", 1)
+        stage.apply(node_policy("p", driver_name="npu.example.com"))
+        server.fail("LIST", DEVICE_CLASSES, code=403, reason="Forbidden")
+        async with replica(server) as found:
+            await stage.ready("p")
+            assert not any(check() for check in readiness(found.controller).values())
 
 
 def was_hit(fault: Fault) -> bool:
@@ -294,7 +326,9 @@ async def test_mass_removal_is_held_until_the_annotation_confirms_it() -> None:
         for number in range(3):
             stage.add_node(f"n{number}", 1, labels={"pool": str(number)})
             stage.apply(node_policy(f"p{number}", nodes={"pool": str(number)}))
-        async with replica(server) as found:
+        async with replica(
+            server, settle_seconds=1.0
+        ) as found:  # their deletions count as one, however slow the machine is
             for number in range(3):
                 await stage.ready(f"p{number}")
             for number in range(3):

@@ -13,7 +13,7 @@ from crds.generator.fields import field_docs
 from crds.models.kinds import BY_NAME, KINDS
 from crds.yaml_documents import Document, read_documents
 from tests.builders.objects import device_rule, node_policy
-from tests.builders.samples import FOLDER, INVALID, VALID, InvalidSample
+from tests.builders.samples import FOLDER, REFUSED_BY_SCHEMA, VALID, InvalidSample
 
 
 def run(*arguments: str) -> int:
@@ -100,14 +100,14 @@ def test_strings_that_yaml_would_take_for_something_else_are_quoted() -> None:
     assert '      serials: ["26e9", "y", "a:", "#c"]' in lines
 
 
-@pytest.mark.parametrize("sample", INVALID, ids=lambda sample: sample.name)
+@pytest.mark.parametrize("sample", REFUSED_BY_SCHEMA, ids=lambda sample: sample.name)
 def test_a_faulty_object_is_told_with_file_line_and_field(
     sample: InvalidSample, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("-f", str(sample.path)) == ExitCode.FINDINGS
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"{sample.path}:4: {sample.field}: ")
+    assert err.startswith(f"{sample.path}:5: {sample.field}: ")
     assert len(err.splitlines()) == 1
 
 

@@ -10,12 +10,13 @@ import yaml
 from controllers.node_policy.plan.view import BlockerReason, NodeConditionType, NodeReason
 from crds.generator.__main__ import generated, main, stale
 from crds.generator.manifests import manifests
+from crds.models.bindings import BindingReason as Reason
 from crds.models.condition_reference import CONDITIONS, REASONS
 from crds.models.kinds import KINDS
 from crds.models.node_policy import PolicyConditionType, PolicyReason
 from crds.models.node_state import DeviceState
+from crds.models.publication import PublicationConditionReason, PublicationConditionType, PublicationReason
 from crds.yaml_documents import read_documents
-from node_host.reasons import Reason
 from vfio_binder.report import ConditionReason, ConditionType
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for folder in ("crds/manifests", "docs/reference/api"):
+    for folder in ("crds/manifests", "docs/reference/api", "kustomize/base/device-classes"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     return tmp_path
 
@@ -87,11 +88,14 @@ def test_every_condition_and_reason_is_in_the_reference() -> None:
     assert words("NPUNodeState", "status.rollout") == (constants(NodeConditionType), constants(NodeReason))
     binder = words("NPUNodeState", "status.inventory", "status.bindings")
     assert binder == (constants(ConditionType), constants(ConditionReason))
+    publisher = words("NPUNodeState", "status.publication")
+    assert publisher == (constants(PublicationConditionType), constants(PublicationConditionReason))
 
 
 def test_every_reason_of_a_device_and_of_a_blocker_is_in_the_reference() -> None:
-    (devices,) = REASONS["NPUNodeState"]
+    devices, published = REASONS["NPUNodeState"]
     assert {reason.reason for reason in devices.reasons} == constants(Reason)
     assert {reason.status for reason in devices.reasons} == constants(DeviceState)
+    assert {reason.reason for reason in published.reasons} == constants(PublicationReason)
     (blockers,) = REASONS["NPUNodePolicy"]
     assert {reason.reason for reason in blockers.reasons} == constants(BlockerReason)

@@ -97,7 +97,7 @@ def test_no_schema_has_a_default_a_reference_or_a_title() -> None:
 
 
 @each_kind
-def test_every_string_list_and_map_is_bounded(kind: Kind) -> None:
+def test_case_16_every_string_list_and_map_is_bounded(kind: Kind) -> None:
     for path, node in nodes(kind):
         match node.get("type"):
             case "string":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,14 +10,22 @@ from typing import Any
 import pytest
 
 from tests.cluster.faults import ending
-from tests.cluster.faults.judge import CONTROLLER, Allowed, Record, judge, refusals_of, writes_of
+from tests.cluster.faults.judge import CONTROLLER, Allowed, Record, judge, refusals_of, repeats_of, writes_of
 
 Object = dict[str, Any]
+NEWS = itertools.count()
 CARD = ("flt-00", "0000:20:00.0")
 
 
 def entry(
-    resource: str = "npunodestates", verb: str = "patch", *, subresource: str = "", code: int = 200, version: int = 10
+    resource: str = "npunodestates",
+    verb: str = "patch",
+    *,
+    subresource: str = "",
+    code: int = 200,
+    version: int = 10,
+    told: str = "",
+    uid: str = "u",
 ) -> Object:
     about = {"resource": resource, "name": "x", **({"subresource": subresource} if subresource else {})}
     return {
@@ -25,13 +34,20 @@ def entry(
         "requestURI": "/x",
         "objectRef": about,
         "responseStatus": {"code": code},
-        "responseObject": {"metadata": {"resourceVersion": str(version)}},
+        "requestObject": {"status": {"told": told or f"news {next(NEWS)}", "lastTransitionTime": str(next(NEWS))}},
+        "responseObject": {"metadata": {"resourceVersion": str(version), "uid": uid}},
     }
 
 
 def run(**more: Any) -> Record:
     audit = [*[entry() for _ in range(20)], *[entry(subresource="status") for _ in range(40)]]
     return replace(Record(moved={CARD}, audit=audit, hits=1, settled_after=5.0), **more)
+
+
+def test_write_of_the_version_from_which_on_a_run_is_watched_was_made_before_it() -> None:
+    """A list's resourceVersion is that of the last write which it contains."""
+    audit = [entry(version=9), entry(version=10), entry(version=11)]
+    assert writes_of(audit, since=10) == {"patch npunodestates": 1}
 
 
 def test_a_good_run_is_good() -> None:
@@ -48,6 +64,10 @@ def test_a_good_run_is_good() -> None:
         (lambda: run(moved={CARD, ("flt-20", "0000:20:00.0")}), "touched without need"),
         (lambda: run(audit=[*run().audit, *[entry() for _ in range(3)]]), "23 writes of orders, 22 allowed"),
         (lambda: run(audit=[*run().audit, *[entry(subresource="status") for _ in range(17)]]), "writes of statuses"),
+        (
+            lambda: run(audit=[*run().audit, *[entry(subresource="status", told="same") for _ in range(4)]]),
+            "3 statuses told again, 2 allowed (0 without): npunodestates x 3 times",
+        ),
         (lambda: run(audit=[*run().audit, *[entry(code=500) for _ in range(41)]]), "41 writes that the server refused"),
         (lambda: run(audit=[]), "the audit log is empty"),
         (lambda: run(broken=["given back"]), "given back"),
@@ -83,6 +103,24 @@ def test_only_writes_of_the_controller_that_took_effect_are_counted() -> None:
     assert dict(writes_of(audit, since=5)) == {"patch npunodestates": 1, "delete npunodestates": 1}
     assert writes_of(audit).total() == 3
     assert refusals_of(audit) == 1
+
+
+def test_status_of_an_object_made_anew_or_of_a_refused_write_repeats_nothing() -> None:
+    same: dict[str, Any] = {"subresource": "status", "told": "same"}
+    audit = [entry(**same), entry(**same, uid="of the next one"), entry(**same, code=409), entry(told="same")]
+    assert repeats_of(audit).total() == 0
+    assert repeats_of([*audit, entry(**same)]) == {"npunodestates x": 1}
+
+
+def test_more_statuses_by_the_timing_of_each_node_are_borne_and_no_more() -> None:
+    reference = run(hits=0, ending={"states": {f"flt-{number:02}": {} for number in range(20)}})
+    again = [*reference.audit, *[entry(subresource="status", told="same") for _ in range(1 + 20 + 2)]]
+    assert judge(run(audit=again), reference, Allowed()) == []
+    (wrong,) = judge(run(audit=[*again, entry(subresource="status", told="same")]), reference, Allowed())
+    assert "23 statuses told again, 22 allowed" in wrong
+    most = [*reference.audit, *[entry(subresource="status") for _ in range(14 + 40 + 2)]]
+    assert judge(run(audit=most), reference, Allowed()) == []
+    assert judge(run(audit=[*most, entry(subresource="status")]), reference, Allowed())
 
 
 def test_endings_differ_by_what_is_said_and_not_by_when_or_about_which_uid() -> None:

@@ -12,10 +12,14 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from controllers.node_policy.controller import COMPONENT as CONTROLLER
 from controllers.node_policy.controller import NodePolicyController
+from dra_publisher.metrics import PublisherMetrics
+from dra_publisher.slices.resource_slice import COMPONENT as PUBLISHER
 from runtime.metrics import Metrics
 from tests.builders.fake_api import FakeApi
 from vfio_binder.binder import COMPONENT as BINDER
 from vfio_binder.metrics import BinderMetrics
+from webhooks.server.metrics import ServerMetrics
+from webhooks.server.options import COMPONENT as WEBHOOK
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
 EVERY_PROCESS = "Every process"
@@ -56,6 +60,12 @@ def registry_of(component: str) -> CollectorRegistry:
     if component == BINDER:
         BinderMetrics(metrics.registry)
         return metrics.registry
+    if component == PUBLISHER:
+        PublisherMetrics(metrics.registry)
+        return metrics.registry
+    if component == WEBHOOK:
+        ServerMetrics(metrics.registry)
+        return metrics.registry
 
     async def wire() -> None:
         async with FakeApi() as server, server.client() as api:
@@ -65,7 +75,7 @@ def registry_of(component: str) -> CollectorRegistry:
     return metrics.registry
 
 
-@pytest.mark.parametrize("component", [CONTROLLER, BINDER])
+@pytest.mark.parametrize("component", [CONTROLLER, BINDER, PUBLISHER, WEBHOOK])
 def test_the_page_names_every_metric_of_a_process_with_its_type_and_labels(component: str) -> None:
     documented = on_page(EVERY_PROCESS) | on_page(component)
     assert exported(registry_of(component)) == documented
@@ -76,7 +86,7 @@ def test_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
     rules: list[dict[str, Any]] = [rule for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
     known = {
         name + suffix: shape.labels
-        for section in (EVERY_PROCESS, CONTROLLER, BINDER)
+        for section in (EVERY_PROCESS, CONTROLLER, BINDER, PUBLISHER, WEBHOOK)
         for name, shape in on_page(section).items()
         for suffix in SUFFIXES[shape.type]
     }

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from node_host.acting.durable_file import write_durably
 from node_host.acting.journal import Journal, JournalEntry, JournalError
+from node_host.durable_file import write_durably
 
 OLD, NEW = b"old\n", b"the new one\n"
 REFUSALS = (errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EACCES)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from crds.models.bindings import BindingReason as Reason
 from node_host.acting.actions import Bind, Forget, GroupPlan, Outcome, Remember, Result, Return
 from node_host.acting.journal import JournalEntry
 from node_host.pci.vfio_drivers import is_vfio_driver
-from node_host.reasons import Reason
 from tests.unit.planner_space.states import GONE, INDEX, OPENED, STUCK, Device, Host
 from vfio_binder.attempts import Attempts
 from vfio_binder.plan import Plan

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from crds.models.bindings import BindingReason as Reason
 from crds.models.node_state import BoundDevice, DeviceState
 from node_host.acting.actions import Action, Bind, Forget, JournalAction, Remember, Return
 from node_host.pci.vfio_drivers import is_vfio_driver
-from node_host.reasons import Reason
 from tests.unit.planner_space.states import (
     ADDRESSES,
     GONE,

@@ -144,7 +144,8 @@ RARE_JOURNALS: Final = ("ours-other", "ours-stub", "ours-overridden", "ours-vari
 _CUT_SHORT: Final = PLACES[-2:]
 
 
-def journal_entry(kind: str, others: Sequence[str]) -> JournalEntry | None:
+@cache
+def journal_entry(kind: str, others: tuple[str, ...]) -> JournalEntry | None:
     """The entry of that kind for a device whose group's other members are ``others``."""
     if kind == "none":
         return None
@@ -153,7 +154,7 @@ def journal_entry(kind: str, others: Sequence[str]) -> JournalEntry | None:
     bound = VARIANT if kind == "ours-variant" else VFIO
     if kind == "other-boot":
         return JournalEntry(NATIVE, VFIO, OTHER_BOOT, IDENTITY)
-    companion_of = tuple(others) or (ADDRESSES[-1],) if kind.startswith("companion") else ()
+    companion_of = others or (ADDRESSES[-1],) if kind.startswith("companion") else ()
     return JournalEntry(former, bound, BOOT, IDENTITY, override, companion_of)
 
 
@@ -182,13 +183,21 @@ def letters(
     return tuple(found)
 
 
+@cache
+def _mates(groups: tuple[int | None, ...]) -> tuple[tuple[str, ...], ...]:
+    """For each device the addresses of those that share its group."""
+    return tuple(
+        tuple(ADDRESSES[i] for i, group in enumerate(groups) if i != index and group == own and own is not None)
+        for index, own in enumerate(groups)
+    )
+
+
 def host_of(groups: Sequence[int | None], chosen: Sequence[Letter]) -> Host:
     """The host with one device for each letter."""
     devices = []
+    mates = _mates(tuple(groups))
     for index, letter in enumerate(chosen):
-        group = groups[index]
-        others = [ADDRESSES[i] for i, g in enumerate(groups) if i != index and g == group and group is not None]
-        entry = journal_entry(letter.journal, others)
+        entry = journal_entry(letter.journal, mates[index])
         devices.append(Device(letter.place.driver, letter.place.override, entry, letter.order, letter.flag))
     return Host(tuple(groups), tuple(devices))
 
@@ -305,7 +314,6 @@ def plan_of(host: Host, *, backwards: bool = False) -> planner.Plan:
         orders(tuple(ordered)),
         view_of(host, backwards=backwards),
         JournalState(dict(known)),
-        node_uid=NODE_UID,
         attempts=dict(attempts),
         stuck=dict.fromkeys(host.stuck, "writing it has not come back"),
     )

@@ -17,6 +17,7 @@ from node_host.acting.bounded_write import BoundedWriter, WriteStuckError
 from node_host.acting.journal import JOURNAL, Journal, JournalEntry, JournalError
 from node_host.acting.locks import Locks
 from node_host.bounded_call import BoundedCalls
+from node_host.orders import Orders
 from node_host.pci.device import DEVICES, DRIVERS_PROBE
 from tests.builders.binder import Bench, host, npu, order, spec
 from tests.unit.planner_space import model
@@ -43,7 +44,6 @@ from tests.unit.planner_space.states import (
     letters,
     plan_of,
 )
-from vfio_binder.binder import Orders
 from vfio_binder.plan import Plan
 
 SAMPLES: Final = 400
@@ -159,7 +159,8 @@ class Stage:
         names = ("rebellions", "other", "rbln_vfio_pci", "vfio_pci", "pci_stub")
         loaded = [{"name": name, "state": "Loaded"} for name in names]
         self.calls = HandledCalls()
-        self.bench = Bench(root, host(*devices, modules=loaded, drivers=drivers), calls=self.calls)
+        machine = host(*devices, modules=loaded, drivers=drivers)
+        self.bench = Bench(root, machine, calls=self.calls, in_memory=True)
         self.writer = HandledWriter(self.bench.host)
         self.bench.restart(writer=self.writer)
         journal = Journal(self.bench.kernel.host().local(JOURNAL))

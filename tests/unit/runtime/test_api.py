@@ -7,6 +7,7 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from runtime.api import (
@@ -44,6 +45,16 @@ async def test_create_get_replace_delete_round_trip() -> None:
         with pytest.raises(NotFound) as caught:
             await api.get(NODES, "n1")
         assert caught.value.reason == "NotFound" and not caught.value.not_served
+
+
+async def test_distance_of_the_clocks_is_known_after_an_answer() -> None:
+    async with FakeApi() as server, server.client() as api:
+        known = [api.clock_skew]
+        await api.create(NODES, node("n1"))
+        known.append(api.clock_skew)
+        assert known[0] is None
+        assert known[1] is not None
+        assert abs(known[1].total_seconds()) < 10
 
 
 async def test_replace_of_a_stale_copy_is_a_conflict_and_changes_nothing() -> None:
@@ -345,6 +356,32 @@ async def test_writes_are_counted_by_kind_and_outcome() -> None:
 
     assert count("ok") == 1.0
     assert count("AlreadyExists") == 1.0
+
+
+async def test_connection_that_goes_just_before_a_read_is_an_error_of_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """aiohttp raises RuntimeError there, which no caller takes for the network's: a daemon ended by it."""
+    reads = 0
+
+    async def gone(reader: aiohttp.StreamReader) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads in (1, 3):
+            raise RuntimeError("Connection closed.")
+        return await real(reader)
+
+    real = aiohttp.StreamReader.readany
+    async with FakeApi() as server, server.client() as api:
+        made = server.objects.create(NODES, node("n1"))
+        monkeypatch.setattr(aiohttp.StreamReader, "readany", gone)
+        assert (await api.get(NODES, "n1"))["metadata"]["name"] == "n1"
+        reads = 2
+        version = made["metadata"]["resourceVersion"]
+        with pytest.raises(Unreachable, match="Connection closed"):
+            async with aclosing(api.watch(NODES, resource_version=version)) as events:
+                await anext(events)
+    assert reads == 3
 
 
 async def test_watch_yields_changes_after_its_version_and_bookmarks() -> None:

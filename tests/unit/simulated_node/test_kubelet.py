@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from node_host.evidence.pod_resources import DIRECTORY, PluginDevice, PluginDevices, read_plugin_devices
+from node_host.host import open_host
 from runtime.api import Api
 from runtime.resources import LEASES, NODES, PODS
 from simulated_node.kubelet.kubelet import SimulatedKubelet
@@ -216,3 +218,33 @@ async def test_machine_with_a_kubeconfig_is_a_node_and_tells_its_reboot(tmp_path
             assert await asyncio.to_thread(machine.stop) == 0
         finally:
             await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def test_the_kubelet_of_a_machine_is_stopped_and_started_and_says_what_it_is_told_to(tmp_path: Path) -> None:
+    async with FakeApi() as server:
+        arguments = ["--node-name", NODE, "--kubeconfig", str(server.kubeconfig())]
+
+        def play() -> None:
+            with hosts.served(tmp_path, *arguments) as machine:
+                host = open_host(machine.root)
+
+                def answers() -> bool:
+                    return read_plugin_devices(host) == PluginDevices(frozenset({PluginDevice("a.example/b", "x")}))
+
+                assert machine.control.wait_until(lambda: host.exists(f"{DIRECTORY}/kubelet.sock"), 20)
+                machine.control.serve_plugin_devices("a.example/b", ["x"])
+                assert machine.control.wait_until(answers, 20)
+                machine.control.stop_kubelet()
+                assert read_plugin_devices(host).unreadable is not None
+                machine.control.start_kubelet()
+                assert machine.control.wait_until(answers, 20)
+                machine.control.serve_plugin_devices("a.example/b", [])
+                assert read_plugin_devices(host) == PluginDevices()
+                assert machine.stop() == 0
+
+        await asyncio.to_thread(play)
+
+
+def test_a_machine_that_is_no_node_has_no_kubelet_to_stop(tmp_path: Path) -> None:
+    with hosts.served(tmp_path) as machine, pytest.raises(OSError, match="no kubelet"):
+        machine.control.stop_kubelet()

@@ -13,6 +13,7 @@ from node_host.acting.journal import JOURNAL
 from node_host.pci.device import DEVICES
 from tests.builders.binder import NPU, TWIN, host, npu, order
 from tests.builders.binder_process import Machine, state
+from vfio_binder.main import main
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +115,18 @@ def test_a_device_in_use_is_a_finding_and_is_not_written_to(machine: Machine) ->
         (["--node", "x", "--host-root", "/nonexistent"], "is no directory"),
     ],
 )
-def test_wrong_usage_is_told_and_exits_with_2(machine: Machine, arguments: list[str], says: str) -> None:
-    done = machine.binder(*arguments)
-    assert done.returncode == 2
-    assert says in done.stderr
+def test_wrong_usage_is_told_and_exits_with_2(
+    machine: Machine, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert says in refused(machine, capsys, *arguments)
+
+
+def refused(machine: Machine, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the program says of wrong usage: it exits with 2 before it has begun anything, so here it is no process."""
+    with pytest.raises(SystemExit) as exited:
+        main(["--host-root", str(machine.root), *arguments])
+    assert exited.value.code == 2
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -134,13 +143,11 @@ def test_wrong_usage_is_told_and_exits_with_2(machine: Machine, arguments: list[
     ],
 )
 def test_orders_that_cannot_be_understood_are_told_by_field(
-    machine: Machine, tmp_path: Path, document: object, says: str
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], document: object, says: str
 ) -> None:
     file = tmp_path / "desired.yaml"
     file.write_text(document if isinstance(document, str) else yaml.safe_dump(state() | dict(document)))  # type: ignore[call-overload]
-    done = machine.binder("--once", "--node", "bench", "--desired", str(file))
-    assert done.returncode == 2
-    assert says in done.stderr
+    assert says in refused(machine, capsys, "--once", "--node", "bench", "--desired", str(file))
 
 
 def test_an_api_server_that_cannot_be_reached_is_no_finding_but_a_failure(machine: Machine, tmp_path: Path) -> None:
@@ -184,6 +191,12 @@ def test_a_stuck_write_of_a_process_that_died_keeps_its_group_locked_until_it_en
     assert machine.control.wait_until(
         lambda: machine.binder("--once", entries=[order(), order(TWIN)]).returncode == 0, 20
     )
+
+
+def test_wrong_usage_is_the_exit_code_of_the_process(machine: Machine) -> None:
+    done = machine.binder("--desired", "/nonexistent.yaml")
+    assert done.returncode == 2
+    assert "--desired goes with --once or --dry-run" in done.stderr
 
 
 def test_help_teaches(machine: Machine) -> None:

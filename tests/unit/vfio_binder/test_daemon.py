@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from crds.models.node_state import NodeStateStatus
+from node_host.evidence.checkpoint import UNKNOWN_SHAPE
 from node_host.handover.entry import entry_digest
 from node_host.handover.publisher_half import PublisherHalf
 from runtime.process import Process
@@ -26,7 +27,9 @@ from simulated_node.description_files import parse_device
 from simulated_node.kernel import SimulatedKernel
 from simulated_node.server import SimulatedKernelServer
 from tests.builders.binder import NODE_UID, NPU, TWIN, condition_of, host, npu, order, spec
+from tests.builders.checkpoints import claim, write_checkpoint
 from tests.builders.fake_api import FakeApi
+from tests.builders.pod_resources import answering, pod_of
 from tests.builders.waiting import until
 from vfio_binder import daemon as daemon_module
 from vfio_binder import service
@@ -279,7 +282,7 @@ def test_sigterm_ends_the_process_at_once_and_unbinds_nothing(kernel: SimulatedK
 async def test_a_pass_that_hangs_in_the_kernel_does_not_keep_the_daemon_from_ending(
     kernel: SimulatedKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vfio_binder.daemon.FINISH_SECONDS", 0.2)
+    monkeypatch.setattr("node_host.rounds.FINISH_SECONDS", 0.2)
     block = kernel.block("/sys/bus/pci/drivers/rebellions/unbind")
     async with FakeApi() as server:
         cluster = Cluster(server)
@@ -344,3 +347,23 @@ def _users(cluster: Cluster, address: str) -> list[str]:
     inventory = cluster.status.inventory
     assert inventory is not None
     return [user.name for device in inventory.devices if device.address == address for user in device.used_by]
+
+
+async def test_a_claim_that_comes_to_a_device_shows_within_seconds_and_a_pod_without_one_at_the_resync(
+    kernel: SimulatedKernel,
+) -> None:
+    """The publisher records a claim in a file that is looked at often; of a device plugin's pods nobody tells."""
+    async with FakeApi() as server:
+        cluster = Cluster(server)
+        cluster.create(order())
+        async with daemon(kernel, server, resync=3600):
+            await until(lambda: cluster.says(NPU, "Ready", "Bound"))
+            write_checkpoint(kernel.host(), claim({NPU: UNKNOWN_SHAPE}, boot_id=kernel.boot_id))
+            await until(lambda: _users(cluster, NPU) == ["claim team-a/vm-npu"])
+            write_checkpoint(kernel.host())
+            await until(lambda: _users(cluster, NPU) == [])
+        with answering(kernel.host()) as kubelet:
+            async with daemon(kernel, server, resync=1):
+                await until(lambda: kubelet.calls > 0)
+                kubelet.pods = [pod_of("trainer", plugins={"rebellions.ai/ATOM": ["rbln1"]})]
+                await until(lambda: _users(cluster, TWIN) == ["pod team-a/trainer"])

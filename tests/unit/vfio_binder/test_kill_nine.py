@@ -66,8 +66,7 @@ def killed_at(machine: Machine, entry: dict[str, object], path: str, after: str 
     finally:
         process.kill()
         process.wait(20)
-    locked = machine.binder("--once", entries=[entry])
-    assert "Failed  WriteStuck: group-24 is locked by npufleet-vfio-binder (pid " in locked.stdout
+    assert "Failed  WriteStuck: group-24 is locked by npufleet-vfio-binder (pid " in machine.passes(entry)
     entries = Journal(machine.root / JOURNAL[1:]).load(set_aside=False).entries
     for address, driver in drivers(machine).items():
         if driver != NATIVE[address]:
@@ -84,13 +83,13 @@ def goes_on(machine: Machine, entry: dict[str, object], ends: dict[str, str]) ->
     assert machine.control.wait_until(is_done, 30)
     assert drivers(machine) == ends
     written = len(machine.control.writes)
-    assert machine.binder("--once", entries=[entry]).stdout.startswith("Plan: nothing to do\n")
+    assert machine.passes(entry).startswith("Plan: nothing to do\n")
     assert len(machine.control.writes) == written
 
 
 @pytest.mark.parametrize("number", range(len(BIND_WRITES)))
 def test_killed_in_any_write_of_a_bind_the_next_process_finishes(machine: Machine, number: int) -> None:
-    machine.binder("--once", entries=[RELEASE])
+    machine.passes(RELEASE)
     assert drivers(machine) == NATIVE
     killed_at(machine, BIND, *BIND_WRITES[number])
     goes_on(machine, BIND, dict.fromkeys(NATIVE, "vfio-pci"))
@@ -98,7 +97,7 @@ def test_killed_in_any_write_of_a_bind_the_next_process_finishes(machine: Machin
 
 @pytest.mark.parametrize("number", range(len(RETURN_WRITES)))
 def test_killed_in_any_write_of_a_return_the_next_process_finishes(machine: Machine, number: int) -> None:
-    machine.binder("--once", entries=[BIND])
+    machine.passes(BIND)
     assert set(drivers(machine).values()) == {"vfio-pci"}
     killed_at(machine, RELEASE, *RETURN_WRITES[number])
     goes_on(machine, RELEASE, NATIVE)
@@ -106,7 +105,7 @@ def test_killed_in_any_write_of_a_return_the_next_process_finishes(machine: Mach
 
 
 def test_killed_with_a_token_in_its_hands_the_next_process_finds_it_again(machine: Machine) -> None:
-    machine.binder("--once", entries=[RELEASE])
+    machine.passes(RELEASE)
     host = open_host(machine.root)
     publisher, boot_id = PublisherHalf(host), machine.control.boot_id
     publisher.write_published(NATIVE, boot_id)

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
+from crds.models.bindings import BindingReason as Reason
 from node_host.acting.actions import Bind, Forget, Outcome, Result, Return, describe
 from node_host.acting.journal import JournalEntry, JournalState
 from node_host.pci.device import PCIDevice
 from node_host.pci.iommu import IOMMUGroups
-from node_host.reasons import Reason
 from node_host.view import HostView
-from tests.builders.binder import NODE_UID, NPU, TWIN, order, spec
+from tests.builders.binder import NPU, TWIN, order, spec
 from vfio_binder.plan import Plan, plan
 
 BOOT = "boot-1"
@@ -41,7 +41,7 @@ def entry(former: str = "rebellions", boot: str = BOOT, companion_of: tuple[str,
 
 
 def made(host: HostView, *entries: dict[str, object], journal: dict[str, JournalEntry] | None = None) -> Plan:
-    return plan(spec(*entries), host, JournalState(journal or {}), node_uid=NODE_UID)
+    return plan(spec(*entries), host, JournalState(journal or {}))
 
 
 def reasons(found: Plan) -> dict[str, str]:
@@ -102,7 +102,6 @@ def test_a_failed_attempt_and_a_stuck_lock_keep_a_device_as_it_is_with_their_wor
         spec(order(), order(TWIN)),
         host,
         JournalState(),
-        node_uid=NODE_UID,
         attempts={NPU: failed},
         stuck={"group-21": "writing it has not come back"},
     )

@@ -83,7 +83,7 @@ class Scene:
         self.addresses = [f"0000:2{number}:00.0" for number in range(len(self.functions))]
         devices = [self._device(*pair) for pair in self.pairs()]
         machine = host(*devices, modules=[{"name": "vfio_pci", "state": "Loaded"}])
-        self.bench = Bench(self.root / "host", machine, calls=InlineCalls())
+        self.bench = Bench(self.root / "host", machine, calls=InlineCalls(), in_memory=True)
         self.bench.restart(writer=InlineWriter(self.bench.host))
         self.opened: set[str] = set()
         for address, function in self.pairs():
