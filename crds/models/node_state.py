@@ -27,7 +27,6 @@ from crds.models.base import (
     PCIAddress,
     PCIClass,
     ProductName,
-    Reason,
     RuleName,
     SerialNumber,
     ShortText,
@@ -36,9 +35,12 @@ from crds.models.base import (
 )
 from crds.models.conditions import Conditions
 from crds.models.device_match import Function
-from crds.models.modes import VGPU, HardVNPU, Mode, OnRelease, Passthrough, SoftVNPU
+from crds.models.device_report import DeviceReport as DeviceReport
+from crds.models.device_report import DeviceState as DeviceState
+from crds.models.modes import HardVNPU, Mode, OnRelease, Passthrough, SoftVNPU
 from crds.models.node_policy import DEFAULT_DRIVER_NAME
 from crds.models.rollout import Rollout
+from crds.models.vgpu_state import ProfiledCard, VGPUOrder
 
 MAX_DEVICES: Final = 512
 _BY_ADDRESS: Final = Distinct("address")
@@ -78,7 +80,9 @@ class DesiredDevice(Model):
         DEFAULT_DRIVER_NAME
     )
     passthrough: Annotated[Passthrough | None, Field(description="Settings of mode Passthrough.")] = None
-    vgpu: Annotated[VGPU | None, Field(description="Settings of mode VGPU.")] = None
+    vgpu: Annotated[
+        VGPUOrder | None, Field(description="Settings of mode VGPU, with what the profile map says of this card.")
+    ] = None
     soft_vnpu: Annotated[SoftVNPU | None, Field(description="Settings of mode SoftVNPU.")] = None
     hard_vnpu: Annotated[HardVNPU | None, Field(description="Settings of mode HardVNPU.")] = None
     on_release: Annotated[OnRelease, Field(description="What becomes of it on release.")] = OnRelease.RESTORE
@@ -244,25 +248,6 @@ class Inventory(Report):
     ] = ()
 
 
-class DeviceState(StrEnum):
-    """How far a daemon has come with a device."""
-
-    READY = "Ready"
-    PENDING = "Pending"
-    BLOCKED = "Blocked"
-    FAILED = "Failed"
-    RELEASED = "Released"
-
-
-class DeviceReport(Model):
-    """What a daemon says of one device."""
-
-    address: Annotated[PCIAddress, Field(description="PCI address (BDF).")]
-    state: Annotated[DeviceState, Field(description="`Ready`, `Pending`, `Blocked`, `Failed` or `Released`.")]
-    reason: Annotated[Reason, Field(description="One stable CamelCase word.")]
-    message: Annotated[ShortText, Field(description="The same for a human, with the name of the user or the fix.")] = ""
-
-
 class BoundDevice(DeviceReport):
     """What the binder says of one device, and of its virtual functions where VMs get them instead of it."""
 
@@ -293,6 +278,16 @@ class Bindings(Report):
 
     devices: Annotated[
         tuple[BoundDevice, ...],
+        Field(max_length=MAX_DEVICES, description="By address."),
+        _BY_ADDRESS,
+    ] = ()
+
+
+class Profiles(Report):
+    """vGPUs of the ordered cards; written by the profile writer."""
+
+    devices: Annotated[
+        tuple[ProfiledCard, ...],
         Field(max_length=MAX_DEVICES, description="By address."),
         _BY_ADDRESS,
     ] = ()
@@ -386,7 +381,7 @@ class NodeStateStatus(Model):
     ] = None
     bindings: Annotated[Bindings | None, Field(description="Drivers (vfio-binder).", json_schema_extra=_ATOMIC)] = None
     profiles: Annotated[
-        DaemonReport | None, Field(description="vGPU profiles (profile-writer).", json_schema_extra=_ATOMIC)
+        Profiles | None, Field(description="vGPU profiles (profile-writer).", json_schema_extra=_ATOMIC)
     ] = None
     publication: Annotated[
         DaemonReport | None, Field(description="Published devices (dra-publisher).", json_schema_extra=_ATOMIC)
