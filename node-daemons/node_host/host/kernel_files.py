@@ -6,17 +6,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from node_host.host import write_child
-from node_host.host.protocol import Names, Uevent
+from node_host.host.protocol import Names, ToolResult, Uevent
 from node_host.host.rooted import RootedFiles
 from node_host.host.uevents import kernel_uevents
 
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _MODPROBE_SECONDS = 60
+_OUTPUT = 16 << 10
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a daemon's own may lack the sbin part
 
 
@@ -69,6 +70,29 @@ class KernelFiles(RootedFiles):
         if "not found in directory" in words:
             raise FileNotFoundError(errno.ENOENT, f"the kernel {os.uname().release} has no such module", name)
         raise OSError(errno.EIO, f"modprobe failed: {words or f'exit status {done.returncode}'}", name)
+
+    def run_tool(self, path: str, arguments: Sequence[str], *, inherit: Sequence[int] = ()) -> ToolResult:
+        """Inside the host's root, in a session of its own: a vendor's tool that is ended half-way leaves a card without
+        its driver, so no signal for the daemon's group reaches it.
+        """
+        program = self.resolve(path)
+        command = [path, *arguments]
+        if self._base:
+            chroot = shutil.which("chroot", path=_PATH)
+            if chroot is None:
+                raise OSError(errno.ENOPKG, "no chroot to run the host's programs with", path)
+            command = [chroot, self.root, program, *arguments]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            start_new_session=True,
+            pass_fds=tuple(inherit),
+            env={"PATH": _PATH, "LC_ALL": "C"},
+        )
+        return ToolResult(done.returncode, done.stdout[-_OUTPUT:].decode("utf-8", "replace"))
 
     def events(self) -> AbstractAsyncContextManager[AsyncIterator[Uevent]]:
         return kernel_uevents()

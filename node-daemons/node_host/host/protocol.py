@@ -32,6 +32,14 @@ class Uevent:
     slot: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """How a program of the host ended: its exit status, and the end of what it printed."""
+
+    status: int
+    output: str
+
+
 class Host(Protocol):
     """A host seen through its files. Reads and writes may hang as the kernel's do: callers bound them."""
 
@@ -92,4 +100,14 @@ class Host(Protocol):
 
     def list(self, path: str) -> Names:
         """The names in a directory, sorted."""
+        ...
+
+
+class HostWithTools(Host, Protocol):
+    """A host whose own programs can be run, too."""
+
+    def run_tool(self, path: str, arguments: Sequence[str], *, inherit: Sequence[int] = ()) -> ToolResult:
+        """Run a program of the host, such as a vendor's, to its end, however long that takes; ``inherit`` are
+        descriptors (locks) that it keeps open. FileNotFoundError when the host has no such program.
+        """
         ...

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 from node_host.host import write_child
 from node_host.host.kernel_files import child_command
-from node_host.host.protocol import Names, Uevent
+from node_host.host.protocol import Names, ToolResult, Uevent
 from node_host.host.rooted import RootedFiles
 
 READS = ".simulated-kernel/reads"
@@ -39,6 +39,11 @@ class SimulatedHost(RootedFiles):
 
     def load_module(self, name: str) -> None:
         write_child.ask_simulated_kernel(self.root, {"op": "load_module", "name": name})
+
+    def run_tool(self, path: str, arguments: Sequence[str], *, inherit: Sequence[int] = ()) -> ToolResult:
+        request = {"op": "tool", "path": path, "arguments": list(arguments)}
+        answer = write_child.ask_simulated_kernel(self.root, request)
+        return ToolResult(int(answer["status"]), str(answer["output"]))
 
     def events(self) -> AbstractAsyncContextManager[AsyncIterator[Uevent]]:
         return self._events()

@@ -1,0 +1,1 @@
+"""vGPUs as a host has them: types of virtual functions, mediated devices, and the driver that makes them."""
