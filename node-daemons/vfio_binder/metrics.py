@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from crds.models.node_state import BoundDevice
+from node_host.device_metrics import DeviceMetrics
 
 DAEMON: Final = "vfio-binder"
 
@@ -14,30 +15,9 @@ class BinderMetrics:
     """Metrics of one binder on a registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._states = Gauge(
-            "npufleet_device_state",
-            "1 for the state and reason in which a device is, by address.",
-            ["address", "state", "reason"],
-            registry=registry,
-        )
-        self._writes = Counter(
-            "npufleet_sysfs_writes_total",
-            "Writes to the kernel by outcome: ok, the name of the error, or Stuck.",
-            ["daemon", "result"],
-            registry=registry,
-        )
-        self._shown: set[tuple[str, str, str]] = set()
-
-    def count_write(self, result: str) -> None:
-        """One write to the kernel came back, or did not."""
-        self._writes.labels(DAEMON, result).inc()
+        self._devices = DeviceMetrics(registry, DAEMON)
+        self.count_write = self._devices.count_write
 
     def show(self, reports: Iterable[BoundDevice]) -> None:
-        """The devices as they are now; series of other states go away."""
-        every = (one for report in reports for one in (report, *report.virtual_functions))
-        now = {(report.address, str(report.state), report.reason) for report in every}
-        for labels in self._shown - now:
-            self._states.remove(*labels)
-        for labels in now:
-            self._states.labels(*labels).set(1)
-        self._shown = now
+        """The devices as they are now, with the virtual functions that npufleet made; others go away."""
+        self._devices.show(one for report in reports for one in (report, *report.virtual_functions))

@@ -128,6 +128,11 @@ class Outcome:
     message: str = ""
 
     @property
+    def is_done(self) -> bool:
+        """Whether it is as it was to be."""
+        return self.result is Result.DONE
+
+    @property
     def state(self) -> DeviceState:
         """How it shows in a report."""
         return {
