@@ -51,6 +51,8 @@ class PreparedDevice:
     ``nodes`` the host's device nodes behind them; ``shape`` is the digest of what the device was ordered to be then
     (`node_host.handover.entry.shape_digest`); ``consumed`` is what a share takes of the device's capacities.
 
+    ``profile`` is that of a vGPU, None of every other device.
+
     ``is_earlier``: it is from a boot before the claim's. In this one other devices of the claim, of another driver,
     were prepared, and this one was not yet.
     """
@@ -67,6 +69,7 @@ class PreparedDevice:
     nodes: tuple[str, ...] = ()
     consumed: Mapping[str, str] = field(default_factory=dict)
     is_earlier: bool = False
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,8 @@ def _device_to_json(device: PreparedDevice) -> dict[str, Any]:
         value["consumed"] = dict(device.consumed)
     if device.is_earlier:
         value["earlier"] = True
+    if device.profile is not None:
+        value["profile"] = device.profile
     return value
 
 
@@ -250,10 +255,11 @@ def _device_from_json(uid: str, value: Any) -> PreparedDevice:
     if not isinstance(consumed, dict) or not all(isinstance(amount, str) for amount in consumed.values()):
         raise fault
     is_earlier = value.get("earlier", False)
-    if type(is_earlier) is not bool:
+    profile = value.get("profile")
+    if type(is_earlier) is not bool or not isinstance(profile, str | None):
         raise fault
     known = (driver, pool, device, address, requests, cdi_ids, share_id, admin_access, str(shape))
-    return PreparedDevice(*known, nodes, consumed, is_earlier)
+    return PreparedDevice(*known, nodes, consumed, is_earlier, profile)
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:

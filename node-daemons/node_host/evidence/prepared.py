@@ -59,6 +59,16 @@ class Prepared:
         ]
         return bool(known) and not any(known)
 
+    def profile_of(self, address: str) -> str | None:
+        """The vGPU profile that a claim has, or had, the device with; None where none has it."""
+        found = (
+            device.profile
+            for claim in self.checkpoint.claims_of(address)
+            for device in claim.devices
+            if device.address == address and device.profile
+        )
+        return next(found, None)
+
     def awaited(self, address: str, boot_id: str, shapes: Collection[str]) -> str | None:
         """Which claims of other boots wait for the device in another shape than these, or None."""
         waiting = [
