@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def test_the_disk_is_mounted_and_holds_data() -> None:
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     assert [mount[2] for mount in mounts if mount[1] == str(DISK_MOUNT)] == ["ext4"]
     (DISK_MOUNT / "probe").write_text("written")
+    os.sync()  # a try of the boot that the lab has to repeat does not end by itself
     assert (DISK_MOUNT / "probe").read_text() == "written"
 
 

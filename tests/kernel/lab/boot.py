@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ STOP_SECONDS = 10.0
 # From QEMU's start to the guest's first line of ours: 5 s on a quiet host, 45 s on one that does the work of five.
 UP_SECONDS = 100.0
 START_TRIES = 3
+REPEATS = 2
 MEANWHILE_SECONDS = 1.0
 # The kernel's words for a processor that does not tick; a start that gets there does not recover.
 STALLED = b"rcu_preempt detected stalls"
@@ -50,9 +52,14 @@ def start_up(run: Run, number: int, deadlines: Mapping[str, float], command: Seq
         if _comes_up(directory, guest) or len(failed_starts) == START_TRIES - 1:
             return Started(directory, guest, failed_starts)
         guest.kill()
-        failed = directory.path.with_name(f"{directory.path.name}-failed-{len(failed_starts) + 1}")
-        directory.path.rename(failed)
-        failed_starts.append(failed)
+        failed_starts.append(_put_aside(directory, "failed"))
+
+
+def _put_aside(directory: BootDirectory, why: str) -> Path:
+    """Where the directory of a boot that is repeated now lies."""
+    places = (directory.path.with_name(f"{directory.path.name}-{why}-{number}") for number in itertools.count(1))
+    place = next(place for place in places if not place.exists())
+    return directory.path.rename(place)
 
 
 def _comes_up(directory: BootDirectory, guest: Guest) -> bool:
@@ -71,35 +78,72 @@ def _has_lost_its_timer(directory: BootDirectory) -> bool:
 
 class Boot:
     """Starts the guest at once. `deadlines`: seconds by node id, in the order in which they are to run; `command`:
-    the guest's pytest, or what stands in for it when there is no test for this boot."""
+    the guest's pytest, or what stands in for it when there is no test for this boot.
+
+    A guest whose kernel loses a timer in mid-run says nothing of its tests, and is started again with those that have
+    not ended; `lost` are the directories of such tries. Call from the main thread alone: QEMU ends with the thread that
+    started it."""
 
     def __init__(self, run: Run, number: int, deadlines: Mapping[str, float], command: Sequence[str]) -> None:
-        self.directory, self.guest, self.failed_starts = start_up(run, number, deadlines, command)
-        self.watch = Watch(self.guest, self.directory, deadlines, time.monotonic)
-        self._thread = threading.Thread(target=self._follow, name=f"kernel-lab-boot-{number}", daemon=True)
+        self.run = run
+        self.number = number
+        self.command = command
+        self.failed_starts: list[Path] = []
+        self.lost: list[Path] = []
+        self._begin(deadlines, {})
+
+    def _begin(self, deadlines: Mapping[str, float], earlier: Mapping[str, list[dict[str, Any]]]) -> None:
+        started = start_up(self.run, self.number, deadlines, self.command)
+        self.directory, self.guest = started.directory, started.guest
+        self.failed_starts += started.failed_starts
+        self.watch = Watch(self.guest, self.directory, deadlines, time.monotonic, earlier=earlier)
+        name = f"kernel-lab-boot-{self.number}"
+        self._thread = threading.Thread(target=self._follow, args=(self.watch,), name=name, daemon=True)
         self._thread.start()
 
-    def _follow(self) -> None:
-        while not self.watch.over:
+    @property
+    def over(self) -> bool:
+        return self.watch.over and not self._is_to_be_repeated()
+
+    def _is_to_be_repeated(self) -> bool:
+        unfinished = self.watch.deadlines.keys() - self.watch.finished
+        return self.watch.lost_its_timer and len(self.lost) < REPEATS and bool(unfinished)
+
+    def repeat_if_lost(self) -> bool:
+        """Start it again if its kernel has lost a timer and its guest is gone; whether it was. Raises LabError."""
+        if not (self.watch.over and self._is_to_be_repeated()):
+            return False
+        self.stop()
+        watch = self.watch
+        self.lost.append(_put_aside(self.directory, "lost"))
+        rest = {identity: seconds for identity, seconds in watch.deadlines.items() if identity not in watch.finished}
+        self._begin(rest, {identity: watch.reports.get(identity, []) for identity in watch.finished})
+        return True
+
+    @staticmethod
+    def _follow(watch: Watch) -> None:
+        while not watch.over:
             try:
-                self.watch.step()
+                watch.step()
             except Exception as error:  # a message that nobody can read: the run must say so, not hang
-                self.watch.cancel(f"the lab cannot follow the guest: {error!r}")
-                self.watch.abandon()
+                watch.cancel(f"the lab cannot follow the guest: {error!r}")
+                watch.abandon()
                 return
             time.sleep(ROUND_SECONDS)
 
     def reports(self, nodeid: str, meanwhile: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
         """Wait for the test's end, or for the reason why it will not come; what has been reported until then.
         `meanwhile` is called now and then."""
-        watch = self.watch
-        self._wait(lambda: nodeid in watch.finished or watch.verdict is not None, meanwhile)
-        with watch.changed:
-            return list(watch.reports.get(nodeid, ()))
+        self._wait(lambda: self._is_settled(nodeid), meanwhile)
+        with self.watch.changed:
+            return list(self.watch.reports.get(nodeid, ()))
+
+    def _is_settled(self, nodeid: str) -> bool:
+        return nodeid in self.watch.finished or (self.watch.verdict is not None and not self._is_to_be_repeated())
 
     def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Let the guest end its pytest and switch itself off; its watch knows how long that may take."""
-        self._wait(lambda: self.watch.over, meanwhile)
+        self._wait(lambda: self.over, meanwhile)
         self.stop()
 
     def _wait(self, what: Callable[[], bool], meanwhile: Callable[[], None]) -> None:
@@ -107,6 +151,7 @@ class Boot:
             with self.watch.changed:
                 if self.watch.changed.wait_for(what, timeout=MEANWHILE_SECONDS):
                     return
+            self.repeat_if_lost()
             meanwhile()
 
     def stop(self) -> None:

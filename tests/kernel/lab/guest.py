@@ -32,6 +32,11 @@ class LabGuest:
     def failed_starts(self) -> list[Path]:
         return [path for boot in self.boots.values() for path in boot.failed_starts]
 
+    @property
+    def lost(self) -> list[Path]:
+        """The directories of tries that were repeated because the guest's kernel had lost a timer."""
+        return [path for boot in self.boots.values() for path in boot.lost]
+
     def boot(self, number: int, meanwhile: Callable[[], None] = lambda: None) -> Boot:
         """This boot, started when the ones before it have ended: the second is one only after a first. Raises
         LabError."""
@@ -44,9 +49,12 @@ class LabGuest:
         return self.boots[number]
 
     def go_on(self) -> None:
-        """Start the next boot, if there is one and the last has ended. Raises LabError."""
+        """Start the next boot, if there is one and the last has ended; or that one again, if it has lost its timer.
+        Raises LabError."""
+        for boot in self.boots.values():
+            boot.repeat_if_lost()
         wanted = max(self.boots, default=0) + 1
-        if wanted <= max(self.tests) and all(boot.watch.over for boot in self.boots.values()):
+        if wanted <= max(self.tests) and all(boot.over for boot in self.boots.values()):
             self._start(wanted)
 
     def finish(self) -> None:

@@ -98,6 +98,9 @@ class KernelLab:
             terminalreporter.write_line(f"kernel lab: {guest.summary}")
             for failed in guest.failed_starts:
                 terminalreporter.write_line(f"kernel lab: a start was repeated; its logs: {failed}", yellow=True)
+            for lost in guest.lost:
+                said = "a guest's kernel lost its timer, and the rest of its tests ran in a new one; the logs"
+                terminalreporter.write_line(f"kernel lab: {said}: {lost}", yellow=True)
 
     def _reports(self, item: pytest.Item) -> list[pytest.TestReport]:
         if self.unusable is not None:

@@ -18,6 +18,10 @@ ROUND_SECONDS = 0.05
 START_SECONDS = 300.0
 END_SECONDS = 60.0
 TAIL_LINES = 40
+# The kernel's words for a processor whose timer no longer fires. It may come back on a host that was busy: the guest is
+# given up only when nothing has been heard of it for a while after them.
+TIMER_LOST = b"Possible timer handling issue"
+LOST_SECONDS = 30.0
 
 
 class Guest(Protocol):
@@ -29,7 +33,8 @@ class Guest(Protocol):
 
 
 class Watch:
-    """`deadlines`: seconds by node id. `clock`: seconds, monotonic. Read the rest under `changed`."""
+    """`deadlines`: seconds by node id. `clock`: seconds, monotonic. `earlier`: the reports of tests that ended in a try
+    of this boot before. Read the rest under `changed`."""
 
     def __init__(
         self,
@@ -40,22 +45,28 @@ class Watch:
         *,
         start_seconds: float = START_SECONDS,
         end_seconds: float = END_SECONDS,
+        lost_seconds: float = LOST_SECONDS,
+        earlier: Mapping[str, list[dict[str, Any]]] | None = None,
     ) -> None:
         self.guest = guest
         self.directory = directory
         self.deadlines = deadlines
         self.clock = clock
         self.end_seconds = end_seconds
+        self.lost_seconds = lost_seconds
         self.changed = threading.Condition()
-        self.reports: dict[str, list[dict[str, Any]]] = {}
-        self.finished: set[str] = set()
+        self.reports: dict[str, list[dict[str, Any]]] = dict(earlier or {})
+        self.finished: set[str] = set(self.reports)
         self.collect_errors: list[str] = []
         # Why no further report will come; "" once the guest's pytest has said that it is through.
         self.verdict: str | None = None
         self.over = False
         self.running: str | None = None
+        # Whether it was given up because its kernel had lost a timer, which says nothing of the tests.
+        self.lost_its_timer = False
         self._reader = MessageReader(directory.messages)
         self._answered: set[Path] = set()
+        self._lost_since: float | None = None
         self._due = clock() + start_seconds
         self._waiting_for = f"no test started within {start_seconds:g} s of the boot"
 
@@ -72,6 +83,7 @@ class Watch:
             self.changed.notify_all()
         if not ended:
             self._answer()
+            self._look_for_a_lost_timer(heard=bool(messages))
             if self.clock() > self._due:
                 self._give_up()
 
@@ -112,8 +124,21 @@ class Watch:
     def _expect(self, seconds: float, otherwise: str) -> None:
         self._due, self._waiting_for = self.clock() + seconds, otherwise
 
+    def _look_for_a_lost_timer(self, *, heard: bool) -> None:
+        if self._lost_since is None and not _contains(self.directory.serial, TIMER_LOST):
+            return
+        if self._lost_since is None or heard:
+            self._lost_since = self.clock()
+        elif self.verdict is None and self.clock() > self._lost_since + self.lost_seconds:
+            self._waiting_for = f"nothing happened for {self.lost_seconds:g} s"
+            self._due = self.clock() - 1
+
     def _give_up(self) -> None:
-        self.cancel(f"{self._waiting_for}; the guest was ended")
+        lost = self._lost_since is not None and self.verdict is None
+        with self.changed:
+            self.lost_its_timer = lost
+        said = "; its kernel had said that a processor's timer no longer fires" if lost else ""
+        self.cancel(f"{self._waiting_for}{said}; the guest was ended")
         self._due = float("inf")
 
     def _answer(self) -> None:
@@ -129,6 +154,13 @@ class Watch:
             return {"return": self.guest.execute(str(content["execute"]), content["arguments"])}
         except (LabError, ValueError, KeyError, TypeError) as error:
             return {"error": str(error) or repr(error)}
+
+
+def _contains(path: Path, words: bytes) -> bool:
+    try:
+        return words in path.read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:

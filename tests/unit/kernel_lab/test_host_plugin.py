@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -269,6 +270,77 @@ def test_starts_that_all_fail_fail_the_tests(nested: Nested) -> None:
     done = nested.run()
     assert done.outcomes == {"test_runs": "error"}
     assert "before its tests had" in done.output
+
+
+LOSES_ITS_TIMER = """
+        def lose_the_timer(times):
+            boot = Path(os.environ["NPUFLEET_LAB_GUEST"])
+            tries = STATE / f"{boot.name}-tries"
+            tries.touch()
+            with tries.open("a") as file:
+                file.write("x")
+            if len(tries.read_text()) <= times:
+                with (boot / "serial.log").open("a") as serial:
+                    serial.write("rcu: Possible timer handling issue on cpu=1 timer-softirq=7\\n")
+                time.sleep(600)
+"""
+
+
+def test_a_boot_that_loses_its_timer_is_repeated_with_the_tests_that_had_not_ended(nested: Nested) -> None:
+    nested.write(
+        "guest/test_some.py",
+        dedent(LOSES_ITS_TIMER)
+        + dedent(
+            """
+            def test_before():
+                assert not (STATE / "before").exists()
+                (STATE / "before").touch()
+            @pytest.mark.before_reboot
+            def test_runs_last_before_the_reboot():
+                assert (STATE / "behind").exists()
+                (STATE / "last").touch()
+            @pytest.mark.guest_deadline(2)
+            def test_is_hit():
+                lose_the_timer(1)
+            def test_behind():
+                assert not (STATE / "last").exists()
+                (STATE / "behind").touch()
+            @pytest.mark.after_reboot
+            @pytest.mark.guest_deadline(2)
+            def test_later():
+                assert (STATE / "last").exists()
+                assert os.environ["NPUFLEET_LAB_GUEST"].endswith("boot-2")
+                lose_the_timer(2)
+            """
+        ),
+    )
+    done = nested.run()
+    assert set(done.outcomes.values()) == {"passed"}, done.output
+    assert len(done.outcomes) == 5
+    assert done.boots == ["boot-1", "boot-1-lost-1", "boot-2", "boot-2-lost-1", "boot-2-lost-2"]
+    assert done.output.count("kernel lab: a guest's kernel lost its timer") == 3
+    [request] = nested.path.glob("runs/2*/boot-1/request.json")
+    asked = [test["id"].partition("::")[2] for test in json.loads(request.read_text())["tests"]]
+    assert asked == ["test_is_hit", "test_behind", "test_runs_last_before_the_reboot"]
+
+
+def test_a_boot_that_always_loses_its_timer_fails_its_test_in_the_end(nested: Nested) -> None:
+    nested.write(
+        "guest/test_some.py",
+        dedent(LOSES_ITS_TIMER)
+        + dedent(
+            """
+            def test_before(): pass
+            @pytest.mark.guest_deadline(2)
+            def test_is_hit(): lose_the_timer(9)
+            def test_behind(): pass
+            """
+        ),
+    )
+    done = nested.run()
+    assert done.outcomes == {"test_before": "passed", "test_is_hit": "failure", "test_behind": "error"}
+    assert done.boots == ["boot-1", "boot-1-lost-1", "boot-1-lost-2"]
+    assert "its kernel had said that a processor's timer no longer fires; the guest was ended" in done.output
 
 
 def test_guests_run_side_by_side_and_each_reboots_when_it_is_through(nested: Nested) -> None:

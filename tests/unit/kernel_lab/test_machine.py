@@ -92,6 +92,12 @@ def test_the_kernel_gets_an_iommu_and_ends_on_a_panic() -> None:
     assert {"intel_iommu=on", "panic=-1", "oops=panic", "preempt=full"} <= set(words)
 
 
+def test_an_emulated_processor_has_a_periodic_timer() -> None:
+    periodic = {"nohz=off", "highres=off"}
+    assert periodic <= set(kernel_command_line(MACHINE).split())
+    assert not periodic & set(kernel_command_line(replace(MACHINE, accelerator="kvm")).split())
+
+
 def test_roles_are_found_by_their_places(tmp_path: Path) -> None:
     for path in (
         "0000:00:02.0",

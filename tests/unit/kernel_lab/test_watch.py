@@ -119,6 +119,67 @@ def test_a_guest_that_dies_is_named_as_the_reason(stage: Stage) -> None:
     assert stage.watch.running == "a"
 
 
+def lose_the_timer(stage: Stage) -> None:
+    stage.directory.serial.write_bytes(b"rcu: \tPossible timer handling issue on cpu=1 timer-softirq=7\r\n")
+
+
+def test_a_guest_that_lost_its_timer_is_ended_when_nothing_happens(stage: Stage) -> None:
+    stage.writer.write("start", id="b")
+    stage.later(0)
+    lose_the_timer(stage)
+    stage.later(1)
+    stage.later(29)
+    assert stage.guest.status() is None
+    stage.later(2)
+    assert stage.guest.status() == -9
+    assert stage.watch.lost_its_timer
+    said = "its kernel had said that a processor's timer no longer fires"
+    assert stage.watch.verdict == f"nothing happened for 30 s; {said}; the guest was ended"
+
+
+def test_a_guest_that_lost_its_timer_and_goes_on_is_left_alone(stage: Stage) -> None:
+    lose_the_timer(stage)
+    for _ in range(4):
+        stage.writer.write("start", id="b")
+        stage.writer.write("finish", id="b")
+        stage.later(19)
+    stage.writer.write("end", status=0)
+    stage.guest.ended = 0
+    stage.later(1)
+    assert (stage.watch.verdict, stage.watch.lost_its_timer, stage.watch.over) == ("", False, True)
+
+
+def test_a_lost_timer_is_the_reason_also_at_the_deadline_of_a_test(stage: Stage) -> None:
+    stage.writer.write("start", id="a")
+    stage.later(0)
+    lose_the_timer(stage)
+    stage.later(1)
+    stage.later(5)
+    assert (stage.guest.status(), stage.watch.lost_its_timer) == (-9, True)
+
+
+def test_a_hang_without_the_kernels_words_is_none_of_a_timer(stage: Stage) -> None:
+    stage.writer.write("start", id="a")
+    stage.directory.serial.write_bytes(b"rcu: INFO: rcu_preempt self-detected stall on CPU\r\n")
+    stage.later(0)
+    stage.later(6)
+    assert (stage.guest.status(), stage.watch.lost_its_timer) == (-9, False)
+
+
+def test_a_guest_that_hangs_after_its_end_has_lost_nothing(stage: Stage) -> None:
+    stage.writer.write("end", status=0)
+    lose_the_timer(stage)
+    for _ in range(3):
+        stage.later(31)
+    assert (stage.watch.verdict, stage.watch.lost_its_timer) == ("", False)
+
+
+def test_what_ended_in_a_try_before_counts(tmp_path: Path) -> None:
+    kept = {"a": [{"when": "call"}]}
+    watch = Watch(PlayedGuest(), BootDirectory(tmp_path), {"b": 60.0}, lambda: 0.0, earlier=kept)
+    assert (watch.reports, watch.finished) == (kept, {"a"})
+
+
 def test_what_a_guest_wrote_before_it_ended_counts(stage: Stage) -> None:
     stage.guest.ended = 0
     stage.writer.write("finish", id="a")
