@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from crds.models.node_state import DeviceState
 from crds.models.profiling import ProfileReason
+
+FOR_MODE: Final = ""
+"""Instead of a profile: the card's mode is what functions are cleared for."""
 
 
 class Switch(StrEnum):
@@ -64,14 +67,34 @@ class CardFormer:
 
 
 @dataclass(frozen=True, slots=True)
+class Rearranged:
+    """For which profiles functions that were as wanted have been cleared: once for each, whether that helped or not.
+
+    Kept for as long as the layout and the load of the driver are the same; forgetting it costs no more than another
+    attempt. `begun`: nothing else was given since.
+    """
+
+    begun: frozenset[str] = frozenset()
+    done: frozenset[str] = frozenset()
+
+    def after(self, step: "Step") -> "Rearranged":
+        """The same once the step was done."""
+        if isinstance(step, ClearType) and step.rearranges is not None:
+            return Rearranged(self.begun | {step.rearranges}, self.done)
+        if isinstance(step, SetType) and self.begun - {step.profile}:
+            return Rearranged(self.begun & {step.profile}, self.done | (self.begun - {step.profile}))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class CardSeen:
     """The card itself. `obstacle`: it is not there, is another one, or the host needs it; then nothing is done.
 
     `users` are those of the card itself, not of its functions. `names` are profiles that the driver is known to have,
     `sizes` their frame buffers in GB where the catalogue knows them, `frame_buffer` what all have together. `former` is
     None while npufleet has changed nothing in this boot, `given` what it gave to functions in this boot.
-    `has_tool`, `has_smi`: the vendor's programs are there. `may_rearrange`: free functions that are as wanted may be
-    cleared once more to make room. `failed`: functions whose change failed in this pass, and the card's own address.
+    `has_tool`, `has_smi`: the vendor's programs are there. `rearranged` is for the present layout and load of the
+    driver. `failed`: what failed in this pass, by function, or by the card's address.
     """
 
     address: str
@@ -91,7 +114,7 @@ class CardSeen:
     frame_buffer: int | None = None
     former: CardFormer | None = None
     given: Mapping[str, str] = field(default_factory=dict)
-    may_rearrange: bool = True
+    rearranged: Rearranged = field(default_factory=Rearranged)
     failed: Mapping[str, Obstacle] = field(default_factory=dict)
 
 
@@ -121,11 +144,13 @@ class MixSizes:
 
 @dataclass(frozen=True, slots=True)
 class ClearType:
-    """Take the type off a function. `rearranges`: it is one that is wanted, and is given anew in better order."""
+    """Take the type off a function. `rearranges`: it is one that is wanted, and is given anew behind this profile, or
+    behind the change of the mode (`FOR_MODE`); None for one that is not wanted.
+    """
 
     function: str
     profile: str
-    rearranges: bool = False
+    rearranges: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

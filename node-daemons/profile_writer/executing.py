@@ -25,7 +25,7 @@ from node_host.host import HostWithTools
 from node_host.observer import Observer
 from node_host.records_file import RecordsError
 from node_host.view import HostView
-from profile_writer.card import CardSeen, ClearType, Obstacle, SetType, Step, Verdict, describe
+from profile_writer.card import CardSeen, ClearType, Obstacle, Rearranged, SetType, Step, Verdict, describe
 from profile_writer.changing import CardSteps
 from profile_writer.looking import CardOrders, Looking
 from profile_writer.plan import next_step
@@ -48,7 +48,7 @@ class CardOutcome:
     seen: CardSeen
     steps: tuple[Step, ...] = ()
     unfinished: bool = False
-    rearranged: bool = False
+    rearranged: Rearranged = field(default_factory=Rearranged)
     failed: Mapping[str, Obstacle] = field(default_factory=dict)
 
 
@@ -73,15 +73,14 @@ class CardAtWork:
     """One card in one pass. ``failed`` are changes that are not tried again yet."""
 
     def __init__(
-        self, ports: Ports, entry: DesiredDevice, *, may_rearrange: bool, failed: Mapping[str, Obstacle]
+        self, ports: Ports, entry: DesiredDevice, *, rearranged: Rearranged, failed: Mapping[str, Obstacle]
     ) -> None:
         self._ports = ports
         self._entry = entry
-        self._may_rearrange = may_rearrange
+        self._rearranged = rearranged
         self._failed = dict(failed)
         self._steps: list[Step] = []
         self._modes: CardModes | None = None
-        self._rearranged = False
 
     async def run(self, names: tuple[str, ...]) -> CardOutcome:
         """Work until nothing is left to do; ``names`` are the card's locks."""
@@ -91,7 +90,9 @@ class CardAtWork:
             except (LockedError, OSError) as error:
                 text = str(error) if isinstance(error, LockedError) else f"its lock cannot be taken: {error}"
                 verdict = Verdict(DeviceState.BLOCKED, Reason.GROUP_LOCKED, text)
-                return CardOutcome(self._entry, verdict, CardSeen(self._entry.address, None))
+                return CardOutcome(
+                    self._entry, verdict, CardSeen(self._entry.address, None), rearranged=self._rearranged
+                )
             return await self._run(locks)
 
     async def look(
@@ -107,7 +108,7 @@ class CardAtWork:
             has_tool=ports.host.exists(ports.paths.sriov_manage),
             has_smi=ports.host.exists(ports.paths.nvidia_smi),
         )
-        seen = replace(seen, may_rearrange=self._may_rearrange, failed=dict(self._failed))
+        seen = replace(seen, rearranged=self._rearranged, failed=dict(self._failed))
         order = entry.vgpu or VGPUOrder.model_validate({"profileMapRef": {"name": "none"}})
         return seen, next_step(order, entry.intent, seen, restore=entry.on_release is OnRelease.RESTORE)
 
@@ -131,11 +132,12 @@ class CardAtWork:
                 continue
             _log.info("%s", describe(follows, address))
             self._steps.append(follows)
-            self._rearranged |= isinstance(follows, ClearType) and follows.rearranges
             if not isinstance(follows, ClearType | SetType):
                 self._modes = None
             failure = await steps.make(follows, seen)
-            if failure is not None:
+            if failure is None:
+                self._rearranged = self._rearranged.after(follows)
+            else:
                 _log.warning("%s: failed: %s", describe(follows, address), failure.message)
                 self._failed[_subject(follows, address)] = failure
                 if failure.reason is Reason.WRITE_STUCK:

@@ -13,6 +13,7 @@ from crds.models.profile_map import MixedSizes, Unassigned
 from crds.models.profiling import ProfileReason as Reason
 from crds.models.vgpu_state import VGPUOrder
 from profile_writer.card import (
+    FOR_MODE,
     CardSeen,
     ClearType,
     DisableFunctions,
@@ -27,10 +28,22 @@ from profile_writer.card import (
     Switch,
     Verdict,
 )
+from profile_writer.placing import could_hold
 from profile_writer.release import next_step_of_release
 from profile_writer.standing import blocked, current, report, summed_up, told_users
 
 _SHOWN: Final = 12
+_PENDING: Final = frozenset({Reason.LIST_EMPTY, Reason.TYPING})
+_FAILED: Final = frozenset(
+    {
+        Reason.FUNCTIONS_FAILED,
+        Reason.MIXED_SIZES_FAILED,
+        Reason.TYPE_FAILED,
+        Reason.WRITE_STUCK,
+        Reason.DEVICE_UNREADABLE,
+        Reason.INTERNAL_ERROR,
+    }
+)
 
 
 def next_step(order: VGPUOrder, intent: Intent, seen: CardSeen, *, restore: bool = True) -> Step | Verdict:
@@ -118,15 +131,13 @@ class _Layout:
         fault = self._impossible()
         if fault is not None:
             return self._verdict(fault)
-        if not self._missing:
-            return self._surplus()
-        step = self._mode()
-        if step is None:
-            for profile in dict.fromkeys(self._missing):
-                step = self._give(profile)
-                if step is not None:
-                    break
-        return step or self._verdict(None)
+        answer = self._mode() if self._missing else None
+        if answer is None:
+            gives = (self._give(profile) for profile in dict.fromkeys(self._missing))
+            answer = next((step for step in gives if step is not None), None)
+        if answer is None or isinstance(answer, Verdict):
+            return self._surplus() or answer or self._verdict(None)
+        return answer
 
     def _keep(self) -> list[FunctionSeen]:
         """Functions that are as wanted already: those in use first, then those that had it before."""
@@ -172,28 +183,45 @@ class _Layout:
 
     def _mode(self) -> Step | Verdict | None:
         """Mixed sizes, which change only while no function has a type."""
-        seen = self._seen
-        if not self._is_mixed:
-            if seen.mixed is Switch.ON and not self._typed and seen.has_smi and seen.former is not None:
-                return MixSizes(False)
-            return None
-        if seen.mixed is Switch.ON or seen.address in seen.failed:
+        seen, wanted = self._seen, self._is_mixed
+        if seen.address in seen.failed or self._has_mode(wanted):
             return None
         if not seen.has_smi:
+            if not wanted:
+                return None
             text = "several frame buffer sizes on a card need its mixed-size mode, which nvidia-smi sets: there is none"
             return self._verdict(Obstacle(Reason.TOOL_MISSING, text))
         for function in self._typed:
-            if not function.is_free:
-                return self._verdict(self._blocker(function, "the mixed-size mode is set while no function has a type"))
+            why = self._untouchable(function)
+            if why is not None:
+                text = f"the mixed-size mode changes while no function has a type: {function.address}: {why.message}"
+                return self._verdict(Obstacle(why.reason, text))
+        if self._kept and FOR_MODE in seen.rearranged.done:
+            text = "the mixed-size mode changes while no function has a type, and was tried so already"
+            return self._verdict(Obstacle(Reason.MIXED_SIZES_FAILED, text))
         if self._typed:
             first = self._typed[0]
-            return ClearType(first.address, first.profile or str(first.type_id), rearranges=first in self._kept)
-        return MixSizes(True)
+            return self._cleared(first, rearranges=FOR_MODE if first in self._kept else None)
+        return MixSizes(wanted)
+
+    def _has_mode(self, wanted: bool) -> bool:
+        """Whether the card's mode does for the layout."""
+        seen = self._seen
+        carried = {seen.sizes.get(function.profile or "") for function in self._typed} - {None}
+        if wanted:
+            return seen.mixed is Switch.ON or len(carried) > 1
+        if seen.mixed is not Switch.ON:
+            return True
+        # One size fits more often without the mode: then any place will do.
+        return could_hold(seen.frame_buffer, self._sizes_of(self._wanted.elements()), mixed=True)
+
+    def _sizes_of(self, profiles: Iterable[str | None]) -> list[int | None]:
+        return [self._seen.sizes.get(profile or "") for profile in profiles]
 
     def _give(self, profile: str) -> Step | None:
         """How another function gets the profile: by its type, or by room made for it."""
         reserved = {function.address for function in self._untyped if function.former in self._missing}
-        candidates = [f for f in self._untyped if f.is_free and f.address not in self._seen.failed]
+        candidates = [function for function in self._untyped if self._untouchable(function) is None]
 
         def rank(function: FunctionSeen) -> tuple[bool, bool, str]:
             return function.former != profile, function.address in reserved, function.address
@@ -202,46 +230,72 @@ class _Layout:
             type_id = function.creatable.get(profile)
             if type_id is not None:
                 return SetType(function.address, type_id, profile)
-        if not candidates and any(f.is_free for f in self._untyped):
-            return None  # those that are left have failed
-        return self._make_room()
+        return self._make_room(profile, lacks_function=not candidates)
 
-    def _make_room(self) -> ClearType | None:
-        failed = self._seen.failed
-        for function in self._rest:
-            if function.is_free and function.address not in failed:
-                return ClearType(function.address, function.profile or str(function.type_id))
-        may = self._seen.may_rearrange and self._seen.address not in failed
-        if may and not any(not function.is_free for function in self._typed):
-            for function in self._kept:
-                if function.is_free and function.address not in failed:
-                    return ClearType(function.address, function.profile or "", rearranges=True)
+    def _make_room(self, profile: str, *, lacks_function: bool) -> ClearType | None:
+        """Clear a function that is in the way of the profile, as far as that can help."""
+        movable = [function for function in self._rest if self._untouchable(function) is None]
+        stay = [function for function in self._rest if function not in movable]
+        beside = self._sizes_of([*(f.profile for f in (*stay, *self._kept)), profile])
+        mixed = self._has_mode(True)
+        may_be_mixed = mixed or self._seen.mixed is Switch.UNKNOWN
+        if not any(could_hold(self._seen.frame_buffer, beside, mixed=mode) for mode in {mixed, may_be_mixed}):
+            return None
+        if movable:
+            # The biggest makes most room.
+            return self._cleared(max(movable, key=self._size_of))
+        if lacks_function or not mixed or profile in self._seen.rearranged.done:
+            return None
+        # Those of its own size begin where it could begin, and bigger ones lie at its places, too.
+        size = self._seen.sizes.get(profile)
+        again = [
+            function
+            for function in self._kept
+            if self._untouchable(function) is None and (size is None or self._size_of(function) < size)
+        ]
+        return self._cleared(min(again, key=self._size_of), rearranges=profile) if again else None
+
+    def _size_of(self, function: FunctionSeen) -> int:
+        return self._seen.sizes.get(function.profile or "", 0)
+
+    def _untouchable(self, function: FunctionSeen) -> Obstacle | None:
+        """Why the function is not changed in this pass."""
+        if function.address in self._seen.failed:
+            return self._seen.failed[function.address]
+        if function.obstacle is not None:
+            return function.obstacle
+        if function.fault is not None:
+            return Obstacle(Reason.DEVICE_UNREADABLE, function.fault)
+        if function.is_typed and function.profile is None:
+            # It may be one of those that are wanted.
+            return Obstacle(Reason.TYPE_UNKNOWN, f"its type {function.type_id} has no known name, and is left alone")
         return None
 
-    def _surplus(self) -> Step | Verdict:
-        """The layout is there; what is done with types beyond it."""
-        if self._order.unassigned is Unassigned.CLEAR:
-            for function in self._rest:
-                if function.is_free and function.address not in self._seen.failed:
-                    return ClearType(function.address, function.profile or str(function.type_id))
-        return self._verdict(None)
+    @staticmethod
+    def _cleared(function: FunctionSeen, *, rearranges: str | None = None) -> ClearType:
+        return ClearType(function.address, function.profile or "", rearranges)
 
-    def _blocker(self, function: FunctionSeen, why: str) -> Obstacle:
-        obstacle = function.obstacle or Obstacle(Reason.DEVICE_UNREADABLE, function.fault or "")
-        return Obstacle(obstacle.reason, f"{why}: {function.address}: {obstacle.message}")
+    def _surplus(self) -> ClearType | None:
+        """A type beyond the layout that is not to stay."""
+        if self._order.unassigned is Unassigned.LEAVE:
+            return None
+        return next((self._cleared(one) for one in self._rest if self._untouchable(one) is None), None)
 
     def _verdict(self, fault: Obstacle | None) -> Verdict:
         """Where each vGPU stands now."""
         standings = [self._as_wanted(function) for function in self._kept]
         standings += [self._beyond(function) for function in self._rest]
         standings += self._missing_ones(fault)
-        standings += [report(f, DeviceState.FAILED, Reason.DEVICE_UNREADABLE, f.fault or "") for f in self._unread()]
+        told = {one.address for one in standings}
+        standings += [
+            report(function, DeviceState.FAILED, Reason.DEVICE_UNREADABLE, function.fault or "")
+            for function in self._unread()
+            if function.address not in told
+        ]
         verdict = summed_up(standings)
         if fault is None:
             return verdict
-        pending = fault.reason is Reason.LIST_EMPTY
-        state = DeviceState.PENDING if pending else DeviceState.BLOCKED
-        return Verdict(state, fault.reason, fault.message, verdict.vgpus)
+        return Verdict(_state_of(fault), fault.reason, fault.message, verdict.vgpus)
 
     def _unread(self) -> Iterable[FunctionSeen]:
         """Functions whose type is not known; of others a list that cannot be read costs nothing but itself."""
@@ -252,50 +306,52 @@ class _Layout:
         return report(function, DeviceState.READY, Reason.TYPED if ours else Reason.ADOPTED)
 
     def _beyond(self, function: FunctionSeen) -> Standing:
-        failed = self._seen.failed.get(function.address)
-        if failed is not None:
-            return report(function, DeviceState.FAILED, failed.reason, failed.message)
-        unnamed = f"its type {function.type_id} has no known name; " if function.profile is None else ""
-        if self._order.unassigned is Unassigned.LEAVE and not self._missing:
-            return report(function, DeviceState.READY, Reason.UNASSIGNED, f"{unnamed}no layout asks for it")
-        if function.obstacle is not None:
-            text = f"{unnamed}it is to be cleared: {function.obstacle.message}"
-            return report(function, DeviceState.BLOCKED, function.obstacle.reason, text)
-        if function.fault is not None:
-            return report(function, DeviceState.FAILED, Reason.DEVICE_UNREADABLE, function.fault)
-        return report(function, DeviceState.PENDING, Reason.TYPING, f"{unnamed}it is to be cleared")
+        why = self._untouchable(function)
+        if self._order.unassigned is Unassigned.LEAVE and (why is None or not self._missing):
+            return report(function, DeviceState.READY, Reason.UNASSIGNED, "no layout asks for it")
+        if why is None:
+            return report(function, DeviceState.PENDING, Reason.TYPING, "it is to be cleared")
+        return report(function, _state_of(why), why.reason, why.message)
 
     def _missing_ones(self, fault: Obstacle | None) -> list[Standing]:
         """Each vGPU that is not there, at the function that would carry it."""
-        failed = [f for f in self._untyped if f.address in self._seen.failed]
-        free = [f for f in self._untyped if f.is_free and f.address not in self._seen.failed]
-        places = [*failed, *free, *[f for f in self._untyped if not f.is_free]]
+
+        def rank(function: FunctionSeen) -> tuple[bool, bool, str]:
+            return function.address not in self._seen.failed, self._untouchable(function) is not None, function.address
+
+        places = sorted(self._untyped, key=rank)
         found = []
         for number, profile in enumerate(self._missing):
             function = places[number] if number < len(places) else None
             address = function.address if function else self._seen.address
-            why = self._why_missing(profile, function, fault)
-            state = DeviceState.FAILED if why in self._seen.failed.values() else _state_of(why)
-            found.append(Standing(address, profile, state, why.reason, why.message))
+            why = fault or self._why_missing(profile, function)
+            found.append(Standing(address, profile, _state_of(why), why.reason, why.message))
         return found
 
-    def _why_missing(self, profile: str, function: FunctionSeen | None, fault: Obstacle | None) -> Obstacle:
-        if fault is not None:
-            return fault
-        if function is not None and function.address in self._seen.failed:
-            return self._seen.failed[function.address]
-        if self._seen.address in self._seen.failed:
-            return self._seen.failed[self._seen.address]
-        in_the_way = [f for f in self._rest if not f.is_free] or [f for f in self._typed if not f.is_free]
-        if in_the_way:
-            return self._blocker(in_the_way[0], f"there is no room for {profile}")
-        if function is not None and function.obstacle is not None:
-            return self._blocker(function, f"the function that would carry {profile} may not be changed")
+    def _why_missing(self, profile: str, function: FunctionSeen | None) -> Obstacle:
+        failed = self._seen.failed
+        if function is not None and function.address in failed:
+            return failed[function.address]
+        if self._seen.address in failed:
+            return failed[self._seen.address]
+        own = self._untouchable(function) if function is not None else None
+        if own is not None:
+            return Obstacle(own.reason, f"the function that would carry {profile} is not changed: {own.message}")
+        if not self._typed and not any(one.creatable for one in self._untyped):
+            return Obstacle(Reason.LIST_EMPTY, "the driver offers no type on any function now, though none has one")
+        for other in (*self._rest, *self._kept):
+            why = self._untouchable(other)
+            if why is not None:
+                there = other.profile or "a type"
+                text = f"there is no room for {profile}: {other.address} has {there}: {why.message}"
+                return Obstacle(Reason.NO_ROOM if why.reason is Reason.IN_USE else why.reason, text)
         return Obstacle(Reason.NO_ROOM, f"no function of the card can become {profile} beside the others")
 
 
 def _state_of(why: Obstacle) -> DeviceState:
-    return DeviceState.PENDING if why.reason in (Reason.LIST_EMPTY, Reason.TYPING) else DeviceState.BLOCKED
+    if why.reason in _PENDING:
+        return DeviceState.PENDING
+    return DeviceState.FAILED if why.reason in _FAILED else DeviceState.BLOCKED
 
 
 def _some(names: list[str]) -> str:

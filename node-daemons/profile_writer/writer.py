@@ -25,7 +25,7 @@ from node_host.records_file import RecordsError, RecordsState
 from node_host.selection import is_accelerator, node_patterns, vendors_of
 from node_host.vgpu.driver import read_driver_load
 from node_host.view import HostView
-from profile_writer.card import CardSeen, Obstacle, Verdict
+from profile_writer.card import CardSeen, Obstacle, Rearranged, Verdict
 from profile_writer.executing import COMPONENT, CardAtWork, CardOutcome, Ports, is_released
 from profile_writer.looking import Looking
 from profile_writer.record import CardEntry, Record
@@ -73,7 +73,7 @@ class ProfileWriter:
         self._writer = writer
         self._tools = tools
         self._retries = Retries(jitter)
-        self._rearranged: dict[str, str] = {}
+        self._rearranged: dict[str, Rearranged] = {}
         self._wishes: dict[str, str] = {}
         self._boot_id: str | None = None
         self._observer = Observer(
@@ -152,7 +152,7 @@ class ProfileWriter:
         work = CardAtWork(
             self._ports,
             entry,
-            may_rearrange=address not in self._rearranged,
+            rearranged=self._rearranged.get(address, Rearranged()),
             failed=self._retries.in_force(address, now),
         )
         try:
@@ -162,8 +162,7 @@ class ProfileWriter:
             verdict = Verdict(DeviceState.BLOCKED, fault.reason, fault.message)
             return CardOutcome(entry, verdict, CardSeen(address, None))
         self._retries.record(address, outcome.failed, self._clock())
-        if outcome.rearranged:
-            self._rearranged[address] = self._wishes[address]
+        self._rearranged[address] = outcome.rearranged
         return outcome
 
     async def _only_looked(
@@ -171,7 +170,9 @@ class ProfileWriter:
     ) -> Pass:
         outcomes = []
         for entry in entries:
-            work = CardAtWork(self._ports, entry, may_rearrange=entry.address not in self._rearranged, failed={})
+            work = CardAtWork(
+                self._ports, entry, rearranged=self._rearranged.get(entry.address, Rearranged()), failed={}
+            )
             seen, follows = await work.look(view, state.entries.get(entry.address), CardModes())
             if isinstance(follows, Verdict):
                 outcomes.append(CardOutcome(entry, follows, seen))
