@@ -1,13 +1,13 @@
 """The binder of the host that is mounted at a root, put together."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from crds.catalogue import load_catalogue
 from node_host.acting.bounded_write import BoundedWriter
 from node_host.acting.journal import JOURNAL, Journal
 from node_host.host import Host, open_host
+from node_host.wall_clock import now
 from vfio_binder.binder import Binder
 
 
@@ -26,8 +26,3 @@ def build_binder(
     except OSError as error:  # a file or a loop of links where a directory should be: told as a journal's problem
         journal = Journal(Path(JOURNAL), fault=error)
     return host, Binder(host, load_catalogue(), journal, writer, now=now, stopping=stopping)
-
-
-def now() -> str:
-    """The wall clock as conditions want it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,9 +14,9 @@ from node_host.boot import BootUnknownError
 from node_host.bounded_call import HungError
 from node_host.node_identity import NodeIdentity
 from node_host.orders import StandingOrders
+from node_host.reported_status import ReportedStatus
 from node_host.rounds import Wake, run_rounds
 from node_host.state_record import StateRecord
-from runtime.errors import ApiError, Conflict, NotFound
 from runtime.status_writer import StatusWriter
 from runtime.store import Store
 from vfio_binder.binder import Binder, Pass
@@ -51,13 +51,12 @@ class Daemon:
         self._node = node
         self._store = store
         self._binder = binder
-        self._statuses = statuses
+        self._reported = ReportedStatus(statuses)
         self._metrics = metrics
         self._resync = resync_seconds
         self._clock = clock
         self._wake = wake
         self._orders = StandingOrders(identity, clock=clock)
-        self._standing: tuple[str, NodeStateStatus] | None = None
         self._held: str | None = None
         self.problem: str | None = "no pass has been made yet"
         """Why the last pass was not one, for readiness; None when all is well."""
@@ -98,7 +97,7 @@ class Daemon:
             self._metrics.show(())
             return self._resync
         try:
-            orders = await self._orders.read(record, self._status(record))
+            orders = await self._orders.read(record, self._reported.of(record))
             done = await self._binder.run(orders, progress=lambda under_way: self._begin(record, under_way))
         except (BootUnknownError, HungError) as error:
             _log.error("The host cannot be read: %s", error)
@@ -120,38 +119,22 @@ class Daemon:
             waits.append(_WAITING_SECONDS)
         return min(waits)
 
-    def _status(self, record: StateRecord) -> NodeStateStatus:
-        """The status as it stands: what this process wrote last, or, after a start, what is there."""
-        if self._standing is not None and self._standing[0] == record.uid:
-            return self._standing[1]
-        return record.status
-
     async def _begin(self, record: StateRecord, under_way: Pass) -> NodeStateStatus:
         """Before anything is written to the host: a first inventory alone, or what is about to be done."""
-        known = self._status(record)
+        known = self._reported.of(record)
         if known.inventory is None or known.inventory.boot_id != under_way.inventory.boot_id:
             # The bindings that stand there stay as they are: this manager would take away what it does not apply.
             await self._write(under_way.inventory, known.bindings)
         elif under_way.planned.groups:
             await self._write(under_way.inventory, under_way.bindings)
-        return self._status(record)
+        return self._reported.of(record)
 
     async def _write(self, inventory: Inventory, bindings: Bindings | None) -> str | None:
         """Why the status could not be written, or None."""
         record = self._store.get(self._node)
         if record is None:
             return None
-        status = {"inventory": inventory.to_object()} | ({"bindings": bindings.to_object()} if bindings else {})
-        try:
-            await self._statuses.write(record.observed, status)
-            self._standing = (record.uid, NodeStateStatus(inventory=inventory, bindings=bindings))
-        except (NotFound, Conflict) as error:
-            _log.info("The status was not written, the object has changed: %s", error)
-            return None
-        except ApiError as error:
-            _log.warning("The status was not written: %s", error)
-            return f"the status was not written: {error}"
-        return None
+        return await self._reported.write(record, NodeStateStatus(inventory=inventory, bindings=bindings))
 
     def _tell(self, done: Pass) -> None:
         """What happened, in the log; that orders are held is told once."""

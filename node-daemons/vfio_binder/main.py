@@ -3,12 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
-from crds.models.node_state import NPUNodeState
-from node_host.daemon_options import add_node_arguments, add_resync_argument
-from node_host.state_record import DesiredFileError, read_desired_file
+from node_host.daemon_options import add_node_arguments, add_pass_arguments, add_resync_argument, desired_of
+from node_host.state_record import DesiredFileError
 from runtime import logs
 from runtime.settings import add_arguments, from_arguments
 from vfio_binder.binder import COMPONENT
@@ -41,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         settings = from_arguments(COMPONENT, arguments)
-        desired = _desired(parser, arguments)
+        desired = desired_of(parser, arguments)
     except (ValueError, DesiredFileError) as error:
         parser.error(str(error))
     if not arguments.host_root.is_dir():
@@ -65,31 +63,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_node_arguments(parser, names="the Node, and of its NPUNodeState")
-    parser.add_argument("--once", action="store_true", help="make one pass, print plan and outcome, and end")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan of one pass and end; write nothing")
-    parser.add_argument(
-        "--desired",
-        type=Path,
-        metavar="FILE",
-        help="with --once or --dry-run: take the orders from this NPUNodeState file; no API server is asked",
-    )
+    add_pass_arguments(parser)
     add_resync_argument(parser)
     add_arguments(parser, port=PORT)
     return parser
-
-
-def _desired(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> NPUNodeState | None:
-    """The orders of --desired, and checks of what goes together."""
-    if arguments.desired is None:
-        if arguments.node is None:
-            parser.error("--node NAME is needed (or $NPUFLEET_NODE)")
-        return None
-    if not (arguments.once or arguments.dry_run):
-        parser.error("--desired goes with --once or --dry-run: the daemon follows the API server")
-    desired = read_desired_file(arguments.desired)
-    if arguments.node is not None and arguments.node != desired.metadata.name:
-        parser.error(f"--desired {arguments.desired} is for node {desired.metadata.name}, not for {arguments.node}")
-    return desired
 
 
 if __name__ == "__main__":

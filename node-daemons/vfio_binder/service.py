@@ -6,6 +6,7 @@ import time
 
 from node_host.boot import BootUnknownError
 from node_host.bounded_call import BoundedCalls, HungError
+from node_host.file_pass import CLEAN, FINDINGS
 from node_host.handover.watch import CLAIM_LOOKS, watch_handover
 from node_host.node_identity import NodeIdentity
 from node_host.orders import read_orders
@@ -26,7 +27,6 @@ from runtime.store import Store
 from vfio_binder.binder import COMPONENT, Binder, Pass
 from vfio_binder.build import build_binder
 from vfio_binder.daemon import Daemon
-from vfio_binder.file_pass import CLEAN, FINDINGS
 from vfio_binder.metrics import BinderMetrics
 from vfio_binder.text import has_findings, show
 
