@@ -1,4 +1,4 @@
-"""Options that daemons of a node have, in the same words: which node, where its root is, how often to look, one pass."""
+"""Options that daemons of a node share, in the same words: node, root, how often to look, one pass by hand."""
 
 import argparse
 import os

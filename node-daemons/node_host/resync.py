@@ -13,7 +13,7 @@ from node_host.host import Host, Uevent
 
 _log = logging.getLogger(__name__)
 
-_SUBSYSTEMS: Final = frozenset({"pci", "vfio", "vfio-dev", "module", "drivers"})
+_SUBSYSTEMS: Final = frozenset({"pci", "vfio", "vfio-dev", "mdev", "module", "drivers"})
 _BELOW_PCI: Final = "/devices/pci"
 _FIRST_PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 10.0

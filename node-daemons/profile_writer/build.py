@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from node_host.wall_clock import now
-
 from crds.catalogue import load_catalogue
 from node_host.acting.bounded_tool import BoundedTools
 from node_host.acting.bounded_write import BoundedWriter
 from node_host.host import HostWithTools, open_host
+from node_host.wall_clock import now
 from profile_writer.record import RECORD, Record
 from profile_writer.tools import ToolPaths
 from profile_writer.writer import ProfileWriter
