@@ -59,6 +59,29 @@ class FunctionSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class MdevParentSeen:
+    """A function that makes mediated devices, the card or one of its virtual functions. `directories` are its types in
+    sysfs by profile, `available` how many more of each it makes now.
+    """
+
+    address: str
+    directories: Mapping[str, str] = field(default_factory=dict)
+    available: Mapping[str, int] = field(default_factory=dict)
+    obstacle: Obstacle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MdevSeen:
+    """One mediated device of the card; as of `FunctionSeen`."""
+
+    uuid: str
+    parent: str
+    profile: str | None
+    obstacle: Obstacle | None = None
+    users: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CardFormer:
     """What a card had before npufleet changed it in this boot. `profiles` by function, of those that had one."""
 
@@ -94,7 +117,8 @@ class CardSeen:
     `sizes` their frame buffers in GB where the catalogue knows them, `frame_buffer` what all have together. `former` is
     None while npufleet has changed nothing in this boot, `given` what it gave to functions in this boot.
     `has_tool`, `has_smi`: the vendor's programs are there. `rearranged` is for the present layout and load of the
-    driver. `failed`: what failed in this pass, by function, or by the card's address.
+    driver. `failed`: what failed in this pass, by function or UUID, or by the card's address. `identity` is the same
+    after a reboot, and what UUIDs of mediated devices are made from.
     """
 
     address: str
@@ -116,6 +140,9 @@ class CardSeen:
     given: Mapping[str, str] = field(default_factory=dict)
     rearranged: Rearranged = field(default_factory=Rearranged)
     failed: Mapping[str, Obstacle] = field(default_factory=dict)
+    identity: str = ""
+    parents: tuple[MdevParentSeen, ...] = ()
+    mdevs: tuple[MdevSeen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +189,32 @@ class SetType:
     profile: str
 
 
-Step: TypeAlias = EnableFunctions | DisableFunctions | FindDriver | MixSizes | ClearType | SetType
+@dataclass(frozen=True, slots=True)
+class CreateMdev:
+    """Make a mediated device: write `uuid` to `create` of the type's directory below the parent."""
+
+    parent: str
+    directory: str
+    uuid: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMdev:
+    """Take a mediated device away that nobody uses."""
+
+    uuid: str
+    profile: str
+
+
+Step: TypeAlias = (
+    EnableFunctions | DisableFunctions | FindDriver | MixSizes | ClearType | SetType | CreateMdev | RemoveMdev
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where one vGPU stands; `profile` is what it has, or is to get."""
+    """Where one vGPU stands; `profile` is what it has, or is to get, `uuid` is a mediated device's."""
 
     address: str
     profile: str | None
@@ -175,6 +222,7 @@ class Standing:
     reason: ProfileReason
     message: str = ""
     users: tuple[str, ...] = ()
+    uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +250,7 @@ def describe(step: Step, card: str) -> str:
             return f"take {profile} off {function}"
         case SetType(function, type_id, profile):
             return f"make {function} {profile} (type {type_id})"
+        case CreateMdev(parent, _, uuid, profile):
+            return f"make {uuid} on {parent}, a {profile}"
+        case RemoveMdev(uuid, profile):
+            return f"remove {uuid}, a {profile}"

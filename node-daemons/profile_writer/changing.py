@@ -20,14 +20,18 @@ from node_host.bounded_call import BoundedCalls, HungError
 from node_host.host import HostWithTools, ToolResult
 from node_host.pci.device import DEVICES, DeviceGoneError, DeviceUnreadableError
 from node_host.vgpu.functions import CURRENT, read_function
+from node_host.vgpu.mdev import DEVICES as MDEVS
+from node_host.vgpu.mdev import PARENTS
 from profile_writer.card import (
     CardSeen,
     ClearType,
+    CreateMdev,
     DisableFunctions,
     EnableFunctions,
     FindDriver,
     MixSizes,
     Obstacle,
+    RemoveMdev,
     SetType,
     Step,
     Switch,
@@ -86,6 +90,13 @@ class CardSteps:
                     return await self._type(function, 0)
                 case SetType(function, type_id):
                     return await self._type(function, type_id)
+                case CreateMdev(parent, directory, uuid):
+                    path = f"{PARENTS}/{parent}/mdev_supported_types/{directory}/create"
+                    await self._writer.write(path, uuid.encode(), self._locks)
+                    return None if await self._has_mdev(uuid) else Obstacle(failure, f"there is no {uuid} after all")
+                case RemoveMdev(uuid):
+                    await self._writer.write(f"{MDEVS}/{uuid}/remove", b"1", self._locks)
+                    return Obstacle(failure, f"{uuid} is still there") if await self._has_mdev(uuid) else None
         except (WriteStuckError, ToolStuckError) as error:
             return Obstacle(Reason.WRITE_STUCK, str(error))
         except DeviceGoneError:
@@ -146,6 +157,9 @@ class CardSteps:
         said = f"{self._paths.nvidia_smi} {' '.join(mix(self._address, allowed))} said: {text or 'nothing'}"
         return Obstacle(Reason.MIXED_SIZES_FAILED, f"mixed sizes are {now.mixed} after they were set: {said}")
 
+    async def _has_mdev(self, uuid: str) -> bool:
+        return await self._calls.run(f"mdev {uuid}", partial(self._host.exists, f"{MDEVS}/{uuid}"))
+
     async def _type(self, function: str, type_id: int) -> Obstacle | None:
         await self._writer.write(f"{DEVICES}/{function}/{CURRENT}", b"%d\n" % type_id, self._locks)
         now = await self._calls.run(f"types of {function}", partial(read_function, self._host, function))
@@ -164,4 +178,6 @@ _REASONS: Final[dict[type[Step], Reason]] = {
     MixSizes: Reason.MIXED_SIZES_FAILED,
     ClearType: Reason.TYPE_FAILED,
     SetType: Reason.TYPE_FAILED,
+    CreateMdev: Reason.TYPE_FAILED,
+    RemoveMdev: Reason.TYPE_FAILED,
 }

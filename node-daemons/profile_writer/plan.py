@@ -6,10 +6,9 @@ card. So a writer that dies after any step goes on with the next one.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
 from crds.models.node_state import DeviceState, Intent
-from crds.models.profile_map import MixedSizes, Unassigned
+from crds.models.profile_map import Framework, MixedSizes, Unassigned
 from crds.models.profiling import ProfileReason as Reason
 from crds.models.vgpu_state import VGPUOrder
 from profile_writer.card import (
@@ -28,22 +27,10 @@ from profile_writer.card import (
     Switch,
     Verdict,
 )
+from profile_writer.mdev_plan import next_mdev_step
 from profile_writer.placing import could_hold
 from profile_writer.release import next_step_of_release
-from profile_writer.standing import blocked, current, report, summed_up, told_users
-
-_SHOWN: Final = 12
-_PENDING: Final = frozenset({Reason.LIST_EMPTY, Reason.TYPING})
-_FAILED: Final = frozenset(
-    {
-        Reason.FUNCTIONS_FAILED,
-        Reason.MIXED_SIZES_FAILED,
-        Reason.TYPE_FAILED,
-        Reason.WRITE_STUCK,
-        Reason.DEVICE_UNREADABLE,
-        Reason.INTERNAL_ERROR,
-    }
-)
+from profile_writer.standing import blocked, current, report, some_of, state_of, summed_up, told_users
 
 
 def next_step(order: VGPUOrder, intent: Intent, seen: CardSeen, *, restore: bool = True) -> Step | Verdict:
@@ -73,6 +60,12 @@ def _functions(order: VGPUOrder, seen: CardSeen) -> Step | Verdict | None:
     if seen.mig is Switch.ON:
         text = "MIG mode is on, so the driver offers no time-sliced types: turn it off (nvidia-smi -mig 0)"
         return Verdict(DeviceState.BLOCKED, Reason.MIG_ENABLED, text, current(seen))
+    has_vgpu_functions = any(function.is_vgpu for function in seen.functions)
+    if order.framework is not Framework.VENDOR_VFIO and seen.parents and not has_vgpu_functions:
+        return next_mdev_step(order, seen)
+    if order.framework is Framework.MDEV and (seen.number > 0 or not seen.total):
+        text = f"{seen.driver} makes no mediated devices of the card or of its virtual functions, and Mdev is ordered"
+        return Verdict(DeviceState.BLOCKED, Reason.FRAMEWORK_MISSING, text, current(seen))
     needed = sum(entry.count for entry in order.layout)
     if not seen.total:
         return Verdict(DeviceState.BLOCKED, Reason.FRAMEWORK_MISSING, f"{seen.driver} makes no virtual functions of it")
@@ -86,7 +79,7 @@ def _functions(order: VGPUOrder, seen: CardSeen) -> Step | Verdict | None:
         return EnableFunctions(seen.total)
     if seen.number < needed:
         return _too_few(seen, needed)
-    if not any(function.is_vgpu for function in seen.functions):
+    if not has_vgpu_functions:
         text = (
             f"{seen.driver} makes no vGPUs of its virtual functions (there is no nvidia/current_vgpu_type): the host's "
             "vGPU mode is another one, or the driver is none for vGPUs"
@@ -166,7 +159,7 @@ class _Layout:
             why = f"{unread[0].address}: {unread[0].fault}" if unread else "its lists of types are empty"
             return Obstacle(Reason.LIST_EMPTY, f"the driver offers the card no type now: {why}")
         if unknown:
-            text = f"the driver has no {', '.join(unknown)}; it offers {_some(sorted(names))}"
+            text = f"the driver has no {', '.join(unknown)}; it offers {some_of(names)}"
             return Obstacle(Reason.PROFILE_UNKNOWN, text)
         if self._is_mixed and self._order.mixed_sizes is MixedSizes.FORBID:
             text = "the layout has several frame buffer sizes, and its map says mixedSizes: Forbid"
@@ -295,7 +288,7 @@ class _Layout:
         verdict = summed_up(standings)
         if fault is None:
             return verdict
-        return Verdict(_state_of(fault), fault.reason, fault.message, verdict.vgpus)
+        return Verdict(state_of(fault), fault.reason, fault.message, verdict.vgpus)
 
     def _unread(self) -> Iterable[FunctionSeen]:
         """Functions whose type is not known; of others a list that cannot be read costs nothing but itself."""
@@ -311,7 +304,7 @@ class _Layout:
             return report(function, DeviceState.READY, Reason.UNASSIGNED, "no layout asks for it")
         if why is None:
             return report(function, DeviceState.PENDING, Reason.TYPING, "it is to be cleared")
-        return report(function, _state_of(why), why.reason, why.message)
+        return report(function, state_of(why), why.reason, why.message)
 
     def _missing_ones(self, fault: Obstacle | None) -> list[Standing]:
         """Each vGPU that is not there, at the function that would carry it."""
@@ -325,7 +318,7 @@ class _Layout:
             function = places[number] if number < len(places) else None
             address = function.address if function else self._seen.address
             why = fault or self._why_missing(profile, function)
-            found.append(Standing(address, profile, _state_of(why), why.reason, why.message))
+            found.append(Standing(address, profile, state_of(why), why.reason, why.message))
         return found
 
     def _why_missing(self, profile: str, function: FunctionSeen | None) -> Obstacle:
@@ -346,14 +339,3 @@ class _Layout:
                 text = f"there is no room for {profile}: {other.address} has {there}: {why.message}"
                 return Obstacle(Reason.NO_ROOM if why.reason is Reason.IN_USE else why.reason, text)
         return Obstacle(Reason.NO_ROOM, f"no function of the card can become {profile} beside the others")
-
-
-def _state_of(why: Obstacle) -> DeviceState:
-    if why.reason in _PENDING:
-        return DeviceState.PENDING
-    return DeviceState.FAILED if why.reason in _FAILED else DeviceState.BLOCKED
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -2,8 +2,8 @@
 
 from crds.models.node_state import DeviceState
 from crds.models.profiling import ProfileReason as Reason
-from profile_writer.card import CardSeen, ClearType, DisableFunctions, SetType, Standing, Step, Verdict
-from profile_writer.standing import report, told_users
+from profile_writer.card import CardSeen, ClearType, DisableFunctions, RemoveMdev, SetType, Standing, Step, Verdict
+from profile_writer.standing import report, report_mdev, told_users
 
 
 def next_step_of_release(seen: CardSeen, *, restore: bool) -> Step | Verdict:
@@ -27,6 +27,15 @@ def next_step_of_release(seen: CardSeen, *, restore: bool) -> Step | Verdict:
             waiting.append(report(function, DeviceState.FAILED, Reason.DEVICE_UNREADABLE, function.fault))
         else:
             return ClearType(function.address, function.profile or str(function.type_id))
+    for mdev in seen.mdevs:
+        if seen.given.get(mdev.uuid) is None:
+            continue
+        why = seen.failed.get(mdev.uuid) or mdev.obstacle
+        if why is None:
+            return RemoveMdev(mdev.uuid, mdev.profile or "")
+        state = DeviceState.FAILED if mdev.uuid in seen.failed else DeviceState.BLOCKED
+        reason = Reason.RESTORE_FAILED if mdev.uuid in seen.failed else why.reason
+        waiting.append(report_mdev(mdev, state, reason, why.message))
     if waiting:
         first = waiting[0]
         return Verdict(first.state, first.reason, f"{first.address}: {first.message}", tuple(waiting))
@@ -41,6 +50,9 @@ def next_step_of_release(seen: CardSeen, *, restore: bool) -> Step | Verdict:
 def _number(seen: CardSeen, before: int) -> Step | Verdict:
     if before != 0 or seen.number == 0:
         return Verdict(DeviceState.RELEASED, Reason.RELEASED)
+    if seen.mdevs:
+        text = f"its functions stay: {seen.mdevs[0].uuid} is on {seen.mdevs[0].parent}"
+        return Verdict(DeviceState.RELEASED, Reason.RELEASED, text)
     for function in seen.functions:
         if function.is_typed or not function.is_free:
             why = function.obstacle.message if function.obstacle else "others gave it a type"

@@ -5,8 +5,20 @@ from typing import Final
 
 from crds.models.node_state import DeviceState
 from crds.models.profiling import ProfileReason as Reason
-from profile_writer.card import CardSeen, FunctionSeen, Obstacle, Standing, Verdict
+from profile_writer.card import CardSeen, FunctionSeen, MdevSeen, Obstacle, Standing, Verdict
 
+_PENDING: Final = frozenset({Reason.LIST_EMPTY, Reason.TYPING})
+_FAILED: Final = frozenset(
+    {
+        Reason.FUNCTIONS_FAILED,
+        Reason.MIXED_SIZES_FAILED,
+        Reason.TYPE_FAILED,
+        Reason.WRITE_STUCK,
+        Reason.DEVICE_UNREADABLE,
+        Reason.INTERNAL_ERROR,
+    }
+)
+_SHOWN: Final = 12
 _WORST_FIRST: Final = (DeviceState.FAILED, DeviceState.BLOCKED, DeviceState.PENDING)
 
 
@@ -20,17 +32,24 @@ def report(function: FunctionSeen, state: DeviceState, reason: Reason, message: 
     return Standing(function.address, function.profile, state, reason, message, function.users)
 
 
+def report_mdev(mdev: MdevSeen, state: DeviceState, reason: Reason, message: str = "") -> Standing:
+    """One mediated device."""
+    return Standing(mdev.parent, mdev.profile, state, reason, message, mdev.users, mdev.uuid)
+
+
 def current(seen: CardSeen) -> tuple[Standing, ...]:
     """What there is, while nothing is done to it."""
     held = "the card is left as it is"
-    return tuple(
-        report(function, DeviceState.PENDING, Reason.HELD, held) for function in seen.functions if function.is_typed
+    functions = [one for one in seen.functions if one.is_typed]
+    return (
+        *(report(one, DeviceState.PENDING, Reason.HELD, held) for one in functions),
+        *(report_mdev(one, DeviceState.PENDING, Reason.HELD, held) for one in seen.mdevs),
     )
 
 
 def summed_up(standings: Sequence[Standing]) -> Verdict:
     """The card with its vGPUs: as far as the worst of them, with that one's reason."""
-    vgpus = tuple(sorted(standings, key=lambda one: (one.address, one.profile or "")))
+    vgpus = tuple(sorted(standings, key=lambda one: (one.address, one.uuid or "", one.profile or "")))
     for state in _WORST_FIRST:
         found = [one for one in vgpus if one.state is state]
         if found:
@@ -45,3 +64,17 @@ def summed_up(standings: Sequence[Standing]) -> Verdict:
 def told_users(users: Iterable[str]) -> str:
     """For messages."""
     return "; ".join(users)
+
+
+def state_of(why: Obstacle) -> DeviceState:
+    """How far something is that this keeps from being as ordered."""
+    if why.reason in _PENDING:
+        return DeviceState.PENDING
+    return DeviceState.FAILED if why.reason in _FAILED else DeviceState.BLOCKED
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Names for messages, sorted."""
+    found = sorted(names)
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more
