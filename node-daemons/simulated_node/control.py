@@ -93,6 +93,14 @@ class Control:
     def mix_vgpu_sizes(self, address: str, allowed: bool) -> None:
         self.act("mix_vgpu_sizes", address=address, allowed=allowed)
 
+    def set_mig(self, address: str, on: bool) -> None:
+        """Somebody turns MIG mode of a card on or off."""
+        self.act("set_mig", address=address, on=on)
+
+    def reload_driver(self, driver: str, *, release: str | None = None) -> None:
+        """The driver's module is taken out and loaded again, as another release if one is given."""
+        self.act("reload_driver", driver=driver, release=release)
+
     def requests(self, node_path: str) -> int:
         """How many operations of this boot have asked who holds the node to let its device go."""
         return int(self.act("requests", node=node_path))

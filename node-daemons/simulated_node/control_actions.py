@@ -58,6 +58,13 @@ class ControlActions:
                 self._rebuild(message)
             case "mix_vgpu_sizes":
                 kernel.mix_vgpu_sizes(wire.text(message, "address"), message.get("allowed") is True)
+            case "set_mig":
+                kernel.set_mig(wire.text(message, "address"), message.get("on") is True)
+            case "reload_driver":
+                release = message.get("release")
+                kernel.reload_driver(
+                    wire.text(message, "driver"), release=None if release is None else wire.text(message, "release")
+                )
             case "requests":
                 return kernel.requests(wire.text(message, "node"))
             case "reboot":

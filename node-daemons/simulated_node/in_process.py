@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from node_host.host.protocol import Names, Uevent
+from node_host.host.protocol import Names, ToolResult, Uevent
 from node_host.host.rooted import RootedFiles
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ class InProcessHost(RootedFiles):
 
     def load_module(self, name: str) -> None:
         self._kernel.load_module(name)
+
+    def run_tool(self, path: str, arguments: Sequence[str], *, inherit: Sequence[int] = ()) -> ToolResult:
+        return self._kernel.run_tool(path, arguments)
 
     def events(self) -> AbstractAsyncContextManager[AsyncIterator[Uevent]]:
         return self._events()

@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
-from node_host.host.protocol import Host
-from simulated_node.description import Device, HostDescription
+from node_host.host.protocol import HostWithTools, ToolResult
+from simulated_node.description import Device, HostDescription, VgpuType
 from simulated_node.description_changes import rebuilt
 from simulated_node.description_files import known_drivers
 from simulated_node.faults import Block, Faults
 from simulated_node.in_process import InProcessHost
-from simulated_node.model import handles, hotplug, modules, vgpu
+from simulated_node.model import handles, hotplug, modules, reload, vgpu
 from simulated_node.model.attributes import VANISHED, write_attribute
 from simulated_node.model.boot import boot
 from simulated_node.model.state import Machine
@@ -31,6 +31,7 @@ from simulated_node.root import PRIVATE, claim, count_boot
 from simulated_node.rules.registry import KernelError, rule
 from simulated_node.sleeping import Sleepers
 from simulated_node.subscriptions import Listeners, Subscription
+from simulated_node.tools import TOOLS, sriov_manage
 from simulated_node.tree.entries import File, Memory, lookup
 from simulated_node.tree.materialise import Materialiser
 from simulated_node.tree.render import KERNEL_DIRECTORIES, render
@@ -62,6 +63,13 @@ TMPFS = rule(
     "/run and /dev start empty at every boot; files on disk (/var/lib, /etc) stay.",
     source="tmpfs(5); devtmpfs",
 )
+
+
+class CardModes(NamedTuple):
+    """Modes of a card on its driver; None: it has no such mode."""
+
+    mig: bool | None
+    mixed: bool
 
 
 class SimulatedKernel:
@@ -97,6 +105,8 @@ class SimulatedKernel:
         self._log = WriteLog(private / "writes.jsonl")
         for directory in (*KERNEL_DIRECTORIES, "/run"):
             shutil.rmtree(self.root / directory[1:], ignore_errors=True)
+        for path in description.tools:
+            _place_tool(self.root, path)
         self._memory = Memory()
         self._unwritten = UnwrittenTree(self.root) if in_memory else None
         self._files = self._unwritten or Materialiser(self.root, private / "staging")
@@ -121,7 +131,7 @@ class SimulatedKernel:
             self._log.close()
             self._lock.close()
 
-    def host(self) -> Host:
+    def host(self) -> HostWithTools:
         """The host port of this kernel, for daemons in the same process."""
         return InProcessHost(self)
 
@@ -177,6 +187,27 @@ class SimulatedKernel:
         with self._changed:
             self._ordered(writer, path, b"", load)
 
+    def run_tool(self, path: str, arguments: Sequence[str], *, writer: Writer | None = None) -> ToolResult:
+        """Run a program of the host to its end. FileNotFoundError where the description names none."""
+        writer = writer or Writer.of(os.getpid())
+        if path not in self.description.tools:
+            raise FileNotFoundError(errnos.ENOENT, "the host has no such program", path)
+        name = f"tool:{path}"
+        answer: list[ToolResult] = []
+
+        def begin(operation: int) -> None:
+            self._sleepers.hold(operation, name, name)
+            try:
+                if self._fault(name):
+                    answer.append(sriov_manage.lying())
+            except OSError:
+                answer.append(sriov_manage.locked(arguments))
+
+        with self._changed:
+            self._ordered(writer, name, " ".join(arguments).encode(), begin)
+        # What it writes is written as by any process: others go on meanwhile.
+        return answer[0] if answer else TOOLS[path](self, arguments, writer)
+
     def subscribe(self, wake: Callable[[], None]) -> Subscription:
         """A listener for events from now on; it ends with ESHUTDOWN when the machine goes down."""
         with self._changed:
@@ -223,6 +254,38 @@ class SimulatedKernel:
     def mix_vgpu_sizes(self, address: str, allowed: bool) -> None:
         """The vendor's tool lets the vGPU types of a card differ in size, or not."""
         self._happens(lambda _: vgpu.mix_sizes(self._machine, self._machine.devices[address], allowed))
+
+    def vgpu_cards(self) -> list[str]:
+        """The cards of the machine that have a frame buffer for vGPUs."""
+        with self._changed:
+            return [one.address for one in self._machine.devices.values() if one.description.vgpu is not None]
+
+    def card_modes(self, address: str) -> CardModes | None:
+        """The modes of a card that its vendor's driver has; None of any other."""
+        with self._changed:
+            device = self._machine.devices.get(address)
+            if device is None or not vgpu.is_card(self._machine, device):
+                return None
+            return CardModes(device.mig, device.mixed_sizes)
+
+    def forget_mixed_sizes(self, address: str) -> None:
+        """The card's VFs were made anew: whatever was set before is gone."""
+        self._happens(lambda _: vgpu.wipe(self._machine, address))
+
+    def set_mig(self, address: str, on: bool) -> None:
+        """Somebody turns MIG mode of a card on or off."""
+        self._happens(lambda _: vgpu.set_mig(self._machine, address, on))
+
+    def reload_driver(
+        self, driver: str, *, release: str | None = None, types: Mapping[str, Sequence[VgpuType]] | None = None
+    ) -> None:
+        """The driver's module is taken out and loaded again, as another ``release`` if one is given: then cards may
+        have other ``types``, by address. Sleeps while a VFIO user holds a device of it.
+        """
+        with self._changed:
+            self.description = reload.changed(self.description, self._known, driver, release, types or {})
+        self._happens(lambda operation: reload.unload(self._machine, driver, operation))
+        self._happens(lambda operation: reload.load(self._machine, self.description, self._known, driver, operation))
 
     def requests(self, node_path: str) -> int:
         """How many operations of this boot have asked who holds the node to let its device go."""
@@ -374,3 +437,11 @@ class SimulatedKernel:
         events, self._machine.events = self._machine.events, []
         self._listeners.tell(events)
         return changed
+
+
+def _place_tool(root: Path, path: str) -> None:
+    """A program that is there to be found; the simulated kernel runs it."""
+    place = root / path[1:]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("#!/bin/false\n")
+    place.chmod(0o755)

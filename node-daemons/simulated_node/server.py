@@ -125,6 +125,10 @@ class SimulatedKernelServer:
             case "load_module":
                 self._kernel.load_module(wire.text(message, "name"), writer=writer)
                 return {"ok": True}
+            case "tool":
+                arguments = [str(one) for one in wire.listing(message, "arguments")]
+                result = self._kernel.run_tool(wire.text(message, "path"), arguments, writer=writer)
+                return {"ok": True, "status": result.status, "output": result.output}
             case "control":
                 return {"ok": True, "value": self._actions.act(message)}
             case other:

@@ -1,7 +1,8 @@
 """What goes over the simulated kernel's socket: one JSON object a line, in both directions.
 
 Requests: ``{"op": "write", "path", "data"}`` (data as Latin-1), ``{"op": "read", "kind", "path"}`` (may it be read
-now?), ``{"op": "load_module", "name"}``, ``{"op": "subscribe"}``, ``{"op": "control", "action", …}``. Answers:
+now?), ``{"op": "load_module", "name"}``, ``{"op": "tool", "path", "arguments"}``
+(answered ``{"ok", "status", "output"}``), ``{"op": "subscribe"}``, ``{"op": "control", "action", …}``. Answers:
 ``{"ok": true, "value"?}`` or ``{"errno", "message"}``; after ``subscribe`` one object an event, ``{"errno"}`` at the
 end. A connection carries one request.
 """

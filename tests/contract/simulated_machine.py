@@ -111,7 +111,7 @@ class SimulatedMachine:
     def _start(self, description: HostDescription, root: Path) -> None:
         self._description = description
         self._kernel = _Kernel(root, description)
-        self.host = self._kernel.host()
+        self.host: Host = self._kernel.host()
 
     def close(self) -> None:
         self._kernel.close()

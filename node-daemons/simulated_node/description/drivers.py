@@ -82,12 +82,15 @@ class ModuleState(StrEnum):
 
 
 class Module(Described):
-    """A kernel module. ``ids`` are the "vendor:device" pairs of vfio-pci.ids: ids its drivers take from the start."""
+    """A kernel module. ``ids`` are the "vendor:device" pairs of vfio-pci.ids: ids its drivers take from the start;
+    ``release`` is what it tells as its version.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
     state: ModuleState = ModuleState.LOADABLE
     requires: tuple[Name, ...] = ()
     ids: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$")], ...] = ()
+    release: Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]+$")] | None = None
 
 
 class KnownDrivers(Described):

@@ -42,7 +42,9 @@ class Kernel(Described):
 
 
 class HostDescription(Described):
-    """A whole node. Modules and drivers named here are added to, or replace, the known ones (known_drivers.yaml)."""
+    """A whole node. Modules and drivers named here are added to, or replace, the known ones (known_drivers.yaml);
+    ``tools`` are paths of the vendor's programs that it has.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
     kernel: Kernel = Kernel()
@@ -54,6 +56,7 @@ class HostDescription(Described):
     mounts: tuple[Mount, ...] = ()
     swaps: tuple[Name, ...] = ()
     processes: tuple[Process, ...] = ()
+    tools: tuple[HostPath, ...] = ()
     labels: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

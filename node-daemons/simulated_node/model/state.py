@@ -53,8 +53,8 @@ class Device:
 
     Of a physical function: ``num_vfs``, ``autoprobe``, and ``virtfns``, the links to its VFs by index. Of a virtual
     one: ``physfn``, the address of the physical function, and ``virtfn``, its index there. Of a vGPU card:
-    ``mixed_sizes``; of one of its VFs: ``vgpu_type``, the number of its type, and ``vgpu_place``, where in the frame
-    buffer it begins (GiB).
+    ``mixed_sizes``, and ``mig``, None where it has no such mode; of one of its VFs: ``vgpu_type``, the number of its
+    type, and ``vgpu_place``, where in the frame buffer it begins (GiB).
 
     ``leaving``: its driver is on its way out. ``removing`` is the operation that takes it off the bus by its remove
     attribute.
@@ -78,6 +78,7 @@ class Device:
     virtfn: int | None = None
     removing: int | None = None
     mixed_sizes: bool = False
+    mig: bool | None = None
     vgpu_type: int | None = None
     vgpu_place: int = 0
 

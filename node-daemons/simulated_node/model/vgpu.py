@@ -56,6 +56,17 @@ MIXED = rule(
     source=f"{_GUIDE}, heterogeneous vGPUs: placement ids",
 )
 
+WIPED = rule(
+    "vgpu.mixed-sizes-wiped-by-new-vfs",
+    "Mixed sizes that were allowed before the card's VFs were made are not allowed once they are.",
+    source="bigstack-oss/cubecos, issue 1316: heterogeneous mode is set after sriov-manage",
+)
+MIG = rule(
+    "vgpu.mig-empties-lists",
+    "While MIG mode is on the lists of time-sliced types are empty.",
+    source="harvester/harvester, issue 11133; NVIDIA Virtual GPU Software User Guide: MIG-backed vGPUs",
+)
+
 HEADER = f"{'ID':<5} : vGPU Name"
 
 
@@ -66,10 +77,20 @@ def is_function(machine: Machine, device: Device) -> bool:
     return machine.drivers[device.driver].description.vgpu
 
 
+def is_card(machine: Machine, device: Device) -> bool:
+    """Whether it is a card for vGPUs in the hands of the vendor's driver."""
+    if device.description.vgpu is None or device.driver is None or device.leaving:
+        return False
+    return machine.drivers[device.driver].description.vgpu
+
+
 def creatable(machine: Machine, device: Device) -> list[VgpuType]:
     """The types that the VF could take now, in the driver's order."""
     card = vfio.vgpu_card(machine, device)
     if card is None or device.vgpu_type is not None:
+        return []
+    if machine.devices[device.physfn or ""].mig:
+        MIG.fires()
         return []
     return [kind for kind in card.types if _place(machine, device, kind) is not None]
 
@@ -116,6 +137,19 @@ def mix_sizes(machine: Machine, physical: Device, allowed: bool) -> None:
     if allowed != physical.mixed_sizes and any(vf.vgpu_type is not None for vf in machine.vfs_of(physical)):
         raise MIXED.refuses(f"VFs of {physical.address} have types")
     physical.mixed_sizes = allowed
+
+
+def wipe(machine: Machine, address: str) -> None:
+    """New VFs: mixed sizes are not allowed any more."""
+    device = machine.devices.get(address)
+    if device is not None and device.mixed_sizes:
+        device.mixed_sizes = False
+        WIPED.fires()
+
+
+def set_mig(machine: Machine, address: str, on: bool) -> None:
+    """MIG mode of a card."""
+    machine.devices[address].mig = on
 
 
 def _place(machine: Machine, device: Device, kind: VgpuType) -> int | None:

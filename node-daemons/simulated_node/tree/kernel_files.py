@@ -3,7 +3,7 @@
 from functools import partial
 
 from simulated_node.description import DriverKind, Iommu, ModuleState
-from simulated_node.model import vfio
+from simulated_node.model import reload, vfio
 from simulated_node.model.matching import alias_pattern
 from simulated_node.model.state import Machine
 from simulated_node.tree.entries import Memory, TreeBuilder
@@ -11,7 +11,7 @@ from simulated_node.tree.entries import Memory, TreeBuilder
 
 def render_kernel(out: TreeBuilder, machine: Machine, memory: Memory) -> None:
     memory.add(out, "kernel", None, partial(_render_facts, machine=machine))
-    loaded = tuple(module.name for module in machine.modules.values() if module.loaded)
+    loaded = tuple((module.name, module.description.release) for module in machine.modules.values() if module.loaded)
     memory.add(out, "modules", loaded, partial(_render_modules, machine=machine))
     listed = tuple(
         (f"{driver.description.listing}/{device.address}", device.address, device.nodes[0].minor)
@@ -55,6 +55,9 @@ def _render_modules(out: TreeBuilder, machine: Machine) -> None:
             out.file(f"{here}/refcnt", str(len(users)))
             for user in users:
                 out.link(f"{here}/holders/{user}", f"/sys/module/{user}")
+        if module.description.release is not None:
+            reload.RELEASE.fires()
+            out.file(f"{here}/version", module.description.release)
         if module.description.ids:
             out.file(f"{here}/parameters/ids", ",".join(module.description.ids))
         if module.name == "vfio":
