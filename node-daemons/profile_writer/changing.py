@@ -4,11 +4,9 @@ A success that is reported proves nothing: vendors' programs return 0 on failure
 nothing. So after each step what was to change is read again.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from crds.models.profiling import ProfileReason as Reason
 from node_host.acting.bounded_tool import BoundedTools, ToolStuckError
@@ -17,7 +15,7 @@ from node_host.acting.driver_writes import DriverWrites
 from node_host.acting.locks import Locks
 from node_host.acting.steps import words
 from node_host.bounded_call import BoundedCalls, HungError
-from node_host.host import HostWithTools, ToolResult
+from node_host.host import HostWithTools
 from node_host.pci.device import DEVICES, DeviceGoneError, DeviceUnreadableError
 from node_host.vgpu.functions import CURRENT, read_function
 from node_host.vgpu.mdev import DEVICES as MDEVS
@@ -36,13 +34,10 @@ from profile_writer.card import (
     Step,
     Switch,
 )
-from profile_writer.tools import UNBIND_LOCK, CardModes, ToolPaths, mix, parse_modes, query
+from profile_writer.tools import CardModes, ToolPaths, mix, parse_modes, query
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-LOCK_TRIES: Final = 5
-LOCK_PAUSE_SECONDS: Final = 1.0
 _WORDS: Final = 200
 
 
@@ -58,8 +53,6 @@ class CardSteps:
         paths: ToolPaths,
         locks: Locks,
         address: str,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._host = host
         self._calls = calls
@@ -68,7 +61,6 @@ class CardSteps:
         self._paths = paths
         self._locks = locks
         self._address = address
-        self._sleep = sleep
         self._writes = DriverWrites(host, calls, writer, locks)
 
     async def make(self, step: Step, seen: CardSeen) -> Obstacle | None:
@@ -137,13 +129,8 @@ class CardSteps:
         return None
 
     async def _manage(self, what: str) -> str:
-        """Run sriov-manage, again while somebody has a session with the driver; what it said, for a message."""
-        result = ToolResult(0, "")
-        for _ in range(LOCK_TRIES):
-            result = await self._tools.run(self._paths.sriov_manage, (what, self._address), self._locks)
-            if UNBIND_LOCK not in result.output:
-                break
-            await self._sleep(LOCK_PAUSE_SECONDS)
+        """Run sriov-manage; what it said, for a message."""
+        result = await self._tools.run(self._paths.sriov_manage, (what, self._address), self._locks)
         text = " ".join(result.output.split())[-_WORDS:]
         ended = f" (exit status {result.status})" if result.status else ""
         return f": {self._paths.sriov_manage} {what} said: {text or 'nothing'}{ended}"

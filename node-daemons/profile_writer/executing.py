@@ -23,18 +23,34 @@ from node_host.bounded_call import BoundedCalls, HungError
 from node_host.handover.binder_half import BinderHalf
 from node_host.host import HostWithTools
 from node_host.observer import Observer
+from node_host.pci.device import DeviceGoneError, DeviceUnreadableError, PCIDevice, read_device
 from node_host.records_file import RecordsError
 from node_host.view import HostView
-from profile_writer.card import CardSeen, ClearType, Obstacle, Rearranged, SetType, Step, Verdict, describe
+from profile_writer.card import (
+    CardSeen,
+    ClearType,
+    DisableFunctions,
+    EnableFunctions,
+    FindDriver,
+    MixSizes,
+    Obstacle,
+    Rearranged,
+    SetType,
+    Step,
+    Verdict,
+    describe,
+)
 from profile_writer.changing import CardSteps
 from profile_writer.looking import CardOrders, Looking
 from profile_writer.plan import next_step
 from profile_writer.record import CardEntry, Record
-from profile_writer.tools import CardModes, ToolPaths
+from profile_writer.tools import UNBIND_LOCK, CardModes, ToolPaths
 
 _log = logging.getLogger(__name__)
 
 COMPONENT: Final = "npufleet-profile-writer"
+LOCK_TRIES: Final = 5
+LOCK_PAUSE_SECONDS: Final = 1.0
 _MOST_STEPS: Final = 600
 """Each of 256 functions is cleared and typed, with room for the rest; a plan that wants more goes in a circle."""
 
@@ -50,6 +66,27 @@ class CardOutcome:
     unfinished: bool = False
     rearranged: Rearranged = field(default_factory=Rearranged)
     failed: Mapping[str, Obstacle] = field(default_factory=dict)
+    intent: Intent = Intent.APPLY
+
+
+class KnownModes:
+    """What nvidia-smi said of cards, for as long as nothing shows that it may have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, CardModes]] = {}
+
+    def get(self, address: str, key: object) -> CardModes | None:
+        """The modes that were told while ``key`` (the load of the driver, the number of functions) was the same."""
+        known = self._known.get(address)
+        return known[1] if known is not None and known[0] == key else None
+
+    def put(self, address: str, key: object, modes: CardModes) -> None:
+        """Remember them."""
+        self._known[address] = (key, modes)
+
+    def forget(self, address: str) -> None:
+        """They may have changed."""
+        self._known.pop(address, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +104,31 @@ class Ports:
     tokens: BinderHalf
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     stopping: Callable[[], bool] = lambda: False
+    modes: KnownModes = field(default_factory=KnownModes)
 
 
 class CardAtWork:
-    """One card in one pass. ``failed`` are changes that are not tried again yet."""
+    """One card in one pass. ``failed`` are changes that are not tried again yet; ``intent`` is the order's, or to give
+    back a card that is ordered to become something else.
+    """
 
     def __init__(
-        self, ports: Ports, entry: DesiredDevice, *, rearranged: Rearranged, failed: Mapping[str, Obstacle]
+        self,
+        ports: Ports,
+        entry: DesiredDevice,
+        *,
+        rearranged: Rearranged,
+        failed: Mapping[str, Obstacle],
+        intent: Intent | None = None,
     ) -> None:
         self._ports = ports
         self._entry = entry
+        self._intent = intent or entry.intent
         self._rearranged = rearranged
         self._failed = dict(failed)
         self._steps: list[Step] = []
-        self._modes: CardModes | None = None
+        self._asked = False
+        self._lock_tries = 0
 
     async def run(self, names: tuple[str, ...]) -> CardOutcome:
         """Work until nothing is left to do; ``names`` are the card's locks."""
@@ -90,10 +138,18 @@ class CardAtWork:
             except (LockedError, OSError) as error:
                 text = str(error) if isinstance(error, LockedError) else f"its lock cannot be taken: {error}"
                 verdict = Verdict(DeviceState.BLOCKED, Reason.GROUP_LOCKED, text)
-                return CardOutcome(
-                    self._entry, verdict, CardSeen(self._entry.address, None), rearranged=self._rearranged
-                )
+                return self._outcome(verdict, CardSeen(self._entry.address, None))
             return await self._run(locks)
+
+    async def glance(self, view: HostView, recorded: CardEntry | None) -> CardOutcome | None:
+        """What becomes of the card when there is nothing to do, as a view shows it; None when there may be something.
+
+        No lock is taken, and nothing is changed.
+        """
+        with Locks(self._ports.host, (), owner=COMPONENT) as none:
+            modes = await self._known_modes(self._steps_under(none))
+        seen, follows = await self.look(view, recorded, modes)
+        return self._outcome(follows, seen) if isinstance(follows, Verdict) else None
 
     async def look(
         self, view: HostView, recorded: CardEntry | None, modes: CardModes
@@ -110,57 +166,98 @@ class CardAtWork:
         )
         seen = replace(seen, rearranged=self._rearranged, failed=dict(self._failed))
         order = entry.vgpu or VGPUOrder.model_validate({"profileMapRef": {"name": "none"}})
-        return seen, next_step(order, entry.intent, seen, restore=entry.on_release is OnRelease.RESTORE)
+        return seen, next_step(order, self._intent, seen, restore=entry.on_release is OnRelease.RESTORE)
 
     async def _run(self, locks: Locks) -> CardOutcome:
         ports, address = self._ports, self._entry.address
-        steps = CardSteps(
-            ports.host, ports.calls, ports.writer, ports.tools, ports.paths, locks, address, sleep=ports.sleep
-        )
+        steps = self._steps_under(locks)
         for _ in range(_MOST_STEPS):
+            # Before the look: a vendor's program takes its time, and users come and go meanwhile.
+            modes = await self._known_modes(steps)
             view = await self._view()
             state = await ports.calls.run("record", ports.record.load)
             recorded = state.entries.get(address)
-            seen, follows = await self.look(view, recorded, await self._known_modes(steps, view))
+            seen, follows = await self.look(view, recorded, modes)
             if isinstance(follows, Verdict):
                 return self._outcome(follows, seen)
             if ports.stopping():
                 return self._unfinished(seen, "the writer is being stopped")
+            if not self._asked:
+                self._asked = True
+                ports.modes.forget(address)
+                continue  # what is remembered of the modes is good enough to do nothing by it
             refused = await self._cleared(follows, view) or await self._remember(follows, view, seen, recorded)
             if refused is not None:
                 self._failed[_subject(follows, address)] = refused
                 continue
-            _log.info("%s", describe(follows, address))
-            self._steps.append(follows)
-            if not isinstance(follows, ClearType | SetType):
-                self._modes = None
-            failure = await steps.make(follows, seen)
-            if failure is None:
-                self._rearranged = self._rearranged.after(follows)
-            else:
-                _log.warning("%s: failed: %s", describe(follows, address), failure.message)
-                self._failed[_subject(follows, address)] = failure
-                if failure.reason is Reason.WRITE_STUCK:
-                    verdict = Verdict(DeviceState.FAILED, Reason.WRITE_STUCK, failure.message)
-                    return self._outcome(verdict, seen)
+            failure = await self._make(steps, follows, seen)
+            if failure is not None and failure.reason is Reason.WRITE_STUCK:
+                return self._outcome(Verdict(DeviceState.FAILED, Reason.WRITE_STUCK, failure.message), seen)
         return self._unfinished(seen, f"{_MOST_STEPS} steps have not been enough")
 
-    async def _view(self) -> HostView:
+    async def _make(self, steps: CardSteps, step: Step, seen: CardSeen) -> Obstacle | None:
+        """Make a step; a failure is kept, so that what it was about is left alone in this pass."""
         address = self._entry.address
-        view = await self._ports.observer.again([address])
-        device = view.devices.get(address)
-        if device is None or not device.virtual_functions:
-            return view
-        return await self._ports.observer.again(view.around(address))
+        _log.info("%s", describe(step, address))
+        self._steps.append(step)
+        failure = await steps.make(step, seen)
+        if isinstance(step, EnableFunctions | DisableFunctions | FindDriver | MixSizes):
+            self._ports.modes.forget(address)
+        if failure is None:
+            self._rearranged = self._rearranged.after(step)
+            return None
+        if isinstance(step, EnableFunctions | DisableFunctions) and failure.reason is not Reason.WRITE_STUCK:
+            if UNBIND_LOCK in failure.message and self._lock_tries < LOCK_TRIES - 1:
+                self._lock_tries += 1
+                await self._ports.sleep(LOCK_PAUSE_SECONDS)
+                return None  # nothing was done; whether it still may be is looked at again
+            failure = await self._with_driver(steps, failure, seen)
+        _log.warning("%s: failed: %s", describe(step, address), failure.message)
+        self._failed[_subject(step, address)] = failure
+        return failure
 
-    async def _known_modes(self, steps: CardSteps, view: HostView) -> CardModes:
-        """The modes of the card, asked once and after each step that may change one."""
-        if self._modes is None:
-            device = view.devices.get(self._entry.address)
-            there = device is not None and device.driver is not None
-            asks = there and self._ports.host.exists(self._ports.paths.nvidia_smi)
-            self._modes = await steps.modes() if asks else CardModes()
-        return self._modes
+    async def _with_driver(self, steps: CardSteps, failure: Obstacle, seen: CardSeen) -> Obstacle:
+        """A failure to make virtual functions, with the card on its driver again if that can be done."""
+        device = await self._device()
+        if device is None or device.driver is not None or seen.driver is None:
+            return failure
+        self._steps.append(FindDriver())
+        again = await steps.make(FindDriver(), seen)
+        became = "the kernel has found it again" if again is None else f"which is not found again: {again.message}"
+        return Obstacle(failure.reason, f"{failure.message}; the card was left without its driver, {became}")
+
+    def _steps_under(self, locks: Locks) -> CardSteps:
+        ports = self._ports
+        return CardSteps(ports.host, ports.calls, ports.writer, ports.tools, ports.paths, locks, self._entry.address)
+
+    async def _device(self) -> PCIDevice | None:
+        """The card itself, None when it cannot be read."""
+        address = self._entry.address
+        try:
+            return await self._ports.calls.run(address, partial(read_device, self._ports.host, address))
+        except (DeviceGoneError, DeviceUnreadableError, HungError):
+            return None
+
+    async def _view(self) -> HostView:
+        device = await self._device()
+        own = {self._entry.address, *(device.virtual_functions if device is not None else ())}
+        view = await self._ports.observer.again(own)
+        others = {mate for one in own for mate in view.members(one)} - own
+        return await self._ports.observer.again(own | others) if others else view
+
+    async def _known_modes(self, steps: CardSteps) -> CardModes:
+        """The modes of the card, asked again after each step, and each change of the host, that may change one."""
+        ports, address = self._ports, self._entry.address
+        device = await self._device()
+        if device is None or device.driver is None or not ports.host.exists(ports.paths.nvidia_smi):
+            return CardModes()
+        key = (device.driver, device.num_vfs, await ports.looking.loaded(device.driver))
+        known = ports.modes.get(address, key)
+        if known is None:
+            self._asked = True
+            known = await steps.modes()
+            ports.modes.put(address, key, known)
+        return known
 
     async def _cleared(self, step: Step, view: HostView) -> Obstacle | None:
         """Take the tokens of what pods may have; why that is not possible, or None."""
@@ -196,7 +293,13 @@ class CardAtWork:
 
     def _outcome(self, verdict: Verdict, seen: CardSeen) -> CardOutcome:
         return CardOutcome(
-            self._entry, verdict, seen, tuple(self._steps), rearranged=self._rearranged, failed=dict(self._failed)
+            self._entry,
+            verdict,
+            seen,
+            tuple(self._steps),
+            rearranged=self._rearranged,
+            failed=dict(self._failed),
+            intent=self._intent,
         )
 
     def _unfinished(self, seen: CardSeen, why: str) -> CardOutcome:
@@ -226,4 +329,4 @@ def _entry_for(step: Step, view: HostView, seen: CardSeen, recorded: CardEntry |
 
 def is_released(outcome: CardOutcome) -> bool:
     """Whether nothing of npufleet is left on the card, so that it is forgotten."""
-    return outcome.entry.intent is Intent.RELEASE and outcome.verdict.state is DeviceState.RELEASED
+    return outcome.intent is Intent.RELEASE and outcome.verdict.state is DeviceState.RELEASED

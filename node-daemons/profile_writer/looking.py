@@ -127,6 +127,14 @@ class Looking:
             return DriverSeen(None, {kind.id: kind.name for kind in listed})
         return DriverSeen(load, added.of(ids))
 
+    async def loaded(self, driver: str) -> int | None:
+        """What tells this load of a driver's module from another, of the same release too; None where nothing does."""
+        path = f"/sys/module/{driver.replace('-', '_')}"
+        try:
+            return (await self._calls.run(path, partial(self._host.stat, path))).st_ino
+        except (OSError, HungError):
+            return None
+
     def _keep(self, names: TypeNames) -> None:
         write_type_names(self._host, names)
 

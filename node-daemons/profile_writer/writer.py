@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from random import random
@@ -10,7 +10,7 @@ from typing import Final
 
 from crds.catalogue import Catalogue
 from crds.models.modes import Mode
-from crds.models.node_state import DesiredDevice, DeviceState, Profiles
+from crds.models.node_state import DesiredDevice, DeviceState, Intent, Profiles
 from crds.models.profiling import ProfileReason as Reason
 from crds.models.vgpu_state import ProfiledCard
 from node_host.acting.bounded_tool import BoundedTools
@@ -106,15 +106,18 @@ class ProfileWriter:
         view, state = await self._look(orders)
         entries = _cards(orders)
         self._take_up(entries)
+        wanted = [(entry, None) for entry in entries] + [
+            (entry, Intent.RELEASE) for entry in _former_cards(orders, state.entries)
+        ]
         if orders.held is not None:
             return await self._only_looked(orders, entries, view, state)
         gate = asyncio.Semaphore(_CARDS_AT_ONCE)
 
-        async def one(entry: DesiredDevice) -> CardOutcome:
+        async def one(entry: DesiredDevice, intent: Intent | None) -> CardOutcome:
             async with gate:
-                return await self._card(entry, view)
+                return await self._card(entry, view, state, intent)
 
-        outcomes = tuple(await asyncio.gather(*(one(entry) for entry in entries)))
+        outcomes = tuple(await asyncio.gather(*(one(entry, intent) for entry, intent in wanted)))
         await self._forget(outcomes, state)
         return await self._pass(orders, outcomes, state)
 
@@ -142,7 +145,9 @@ class ProfileWriter:
                 self._retries.forget(address)
                 self._rearranged.pop(address, None)
 
-    async def _card(self, entry: DesiredDevice, view: HostView) -> CardOutcome:
+    async def _card(
+        self, entry: DesiredDevice, view: HostView, state: RecordsState[CardEntry], intent: Intent | None
+    ) -> CardOutcome:
         address = entry.address
         stuck = self._writer.stuck | self._tools.stuck
         held_by = next((stuck[name] for name in view.locks(address) if name in stuck), None)
@@ -154,14 +159,17 @@ class ProfileWriter:
             entry,
             rearranged=self._rearranged.get(address, Rearranged()),
             failed=self._retries.in_force(address, now),
+            intent=intent,
         )
         try:
-            outcome = await work.run(view.locks(address))
+            outcome = await work.glance(view, state.entries.get(address)) or await work.run(view.locks(address))
         except HungError as error:
             fault = Obstacle(Reason.DEVICE_UNREADABLE, str(error))
             verdict = Verdict(DeviceState.BLOCKED, fault.reason, fault.message)
             return CardOutcome(entry, verdict, CardSeen(address, None))
         self._retries.record(address, outcome.failed, self._clock())
+        if outcome.verdict.state is not DeviceState.READY:
+            self._ports.modes.forget(address)
         self._rearranged[address] = outcome.rearranged
         return outcome
 
@@ -223,6 +231,12 @@ class ProfileWriter:
 def _cards(orders: Orders) -> tuple[DesiredDevice, ...]:
     """The orders that are this daemon's."""
     return tuple(entry for entry in orders.spec.devices if entry.mode is Mode.VGPU) if orders.spec else ()
+
+
+def _former_cards(orders: Orders, recorded: Collection[str]) -> tuple[DesiredDevice, ...]:
+    """Cards that npufleet made vGPUs on, and that are ordered to become something else: they are given back first."""
+    devices = orders.spec.devices if orders.spec else ()
+    return tuple(entry for entry in devices if entry.mode is not Mode.VGPU and entry.address in recorded)
 
 
 def _wish(entry: DesiredDevice) -> str:
