@@ -16,7 +16,7 @@ ifeq ($(wildcard node-daemons/kubelet_api/registration_pb2.py),)
 endif
 PYTEST := $(BIN)/python -m pytest -p tests.allowed_skips
 
-.PHONY: help venv demo test lint format test-unit test-kernel test-cluster test-e2e test-faults bench-fleet bench-dra bench-webhook \
+.PHONY: help venv demo test lint format test-unit test-kernel test-cluster test-e2e test-faults bench-fleet bench-dra bench-webhook bench-vgpu \
   binaries node-binaries generate clean
 
 help: ## This list.
@@ -97,6 +97,10 @@ bench-dra: $(VENV) node-binaries ## Prepare and allocation beside Kubernetes' ow
 bench-webhook: $(VENV) binaries ## Reviews beside the API server alone, lint beside kubernetes-validate; BENCH_ARGS="--nodes 100".
 	@$(BIN)/python -m tests.bench.webhook $(BENCH_ARGS)
 	@$(BIN)/python -m tests.bench.lint
+
+bench-vgpu: $(VENV) ## From a boot to the last vGPU, beside a bare loop, on a real kernel as well; BENCH_ARGS="--guest-rounds 0".
+	@hack/kernel-lab-packages tools
+	@$(BIN)/python -m tests.bench.vgpu $(BENCH_ARGS)
 
 binaries: $(VENV) ## Build (once) the control plane that demo and tests run.
 	@$(BIN)/npufleet cluster build

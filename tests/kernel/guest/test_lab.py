@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -102,6 +103,13 @@ def test_how_the_guest_runs_is_noted() -> None:
     accelerator = "kvm" if present["enabled"] else "tcg"
     (RESULTS / "accelerator").write_text(f"{accelerator}, up {time.clock_gettime(time.CLOCK_BOOTTIME):.1f} s\n")
     assert present["present"] or accelerator == "tcg"
+
+
+def test_an_emulated_processor_loses_nothing_with_one_interrupt_of_its_timer() -> None:
+    if dict(ask_host("query-kvm"))["enabled"]:
+        return  # there the processors' timers are set anew each time, and lose none
+    handlers = re.findall(r"event_handler: +(\w+)", Path("/proc/timer_list").read_text())
+    assert handlers.count("tick_handle_periodic") == os.cpu_count(), handlers
 
 
 def test_python_runs_from_its_disk() -> None:
