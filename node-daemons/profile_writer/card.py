@@ -203,6 +203,7 @@ class CreateMdev:
 class RemoveMdev:
     """Take a mediated device away that nobody uses."""
 
+    parent: str
     uuid: str
     profile: str
 
@@ -252,5 +253,5 @@ def describe(step: Step, card: str) -> str:
             return f"make {function} {profile} (type {type_id})"
         case CreateMdev(parent, _, uuid, profile):
             return f"make {uuid} on {parent}, a {profile}"
-        case RemoveMdev(uuid, profile):
+        case RemoveMdev(_, uuid, profile):
             return f"remove {uuid}, a {profile}"

@@ -86,7 +86,7 @@ class CardSteps:
                     path = f"{PARENTS}/{parent}/mdev_supported_types/{directory}/create"
                     await self._writer.write(path, uuid.encode(), self._locks)
                     return None if await self._has_mdev(uuid) else Obstacle(failure, f"there is no {uuid} after all")
-                case RemoveMdev(uuid):
+                case RemoveMdev(_, uuid):
                     await self._writer.write(f"{MDEVS}/{uuid}/remove", b"1", self._locks)
                     return Obstacle(failure, f"{uuid} is still there") if await self._has_mdev(uuid) else None
         except (WriteStuckError, ToolStuckError) as error:

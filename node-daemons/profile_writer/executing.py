@@ -29,12 +29,14 @@ from node_host.view import HostView
 from profile_writer.card import (
     CardSeen,
     ClearType,
+    CreateMdev,
     DisableFunctions,
     EnableFunctions,
     FindDriver,
     MixSizes,
     Obstacle,
     Rearranged,
+    RemoveMdev,
     SetType,
     Step,
     Verdict,
@@ -188,7 +190,7 @@ class CardAtWork:
                 continue  # what is remembered of the modes is good enough to do nothing by it
             refused = await self._cleared(follows, view) or await self._remember(follows, view, seen, recorded)
             if refused is not None:
-                self._failed[_subject(follows, address)] = refused
+                self._failed[_failing(follows, address)] = refused
                 continue
             failure = await self._make(steps, follows, seen)
             if failure is not None and failure.reason is Reason.WRITE_STUCK:
@@ -213,7 +215,7 @@ class CardAtWork:
                 return None  # nothing was done; whether it still may be is looked at again
             failure = await self._with_driver(steps, failure, seen)
         _log.warning("%s: failed: %s", describe(step, address), failure.message)
-        self._failed[_subject(step, address)] = failure
+        self._failed[_failing(step, address)] = failure
         return failure
 
     async def _with_driver(self, steps: CardSteps, failure: Obstacle, seen: CardSeen) -> Obstacle:
@@ -309,7 +311,14 @@ class CardAtWork:
 
 def _subject(step: Step, card: str) -> str:
     """The function that the step changes, or the card."""
+    if isinstance(step, CreateMdev | RemoveMdev):
+        return step.parent
     return step.function if isinstance(step, ClearType | SetType) else card
+
+
+def _failing(step: Step, card: str) -> str:
+    """What a failure of the step is a failure of."""
+    return step.uuid if isinstance(step, CreateMdev | RemoveMdev) else _subject(step, card)
 
 
 def _entry_for(step: Step, view: HostView, seen: CardSeen, recorded: CardEntry | None) -> CardEntry:
@@ -321,10 +330,22 @@ def _entry_for(step: Step, view: HostView, seen: CardSeen, recorded: CardEntry |
         given = {one: profile for one, profile in given.items() if one not in profiles}
         recorded = CardEntry(view.boot_id, view.devices[seen.address].identity, seen.number, profiles, given)
     if isinstance(step, SetType):
-        return replace(recorded, given={**recorded.given, step.function: step.profile})
-    if isinstance(step, ClearType):
-        return replace(recorded, given={one: p for one, p in recorded.given.items() if one != step.function})
+        return replace(recorded, given=_with_given(recorded.given, step, seen))
+    if isinstance(step, CreateMdev):
+        return replace(recorded, given={**recorded.given, step.uuid: step.profile})
+    # What is taken away stays in it: who dies before the kernel has taken it knows it as npufleet's.
     return recorded
+
+
+def _with_given(given: Mapping[str, str], step: SetType, seen: CardSeen) -> dict[str, str]:
+    """What functions were given, this one now too; it takes the place of one that has lost the same profile since, one
+    that cannot have it again first: after the next boot it is this one that gets it."""
+    found = dict(given)
+    if found.get(step.function) != step.profile:
+        lost = [one for one in seen.functions if found.get(one.address) == step.profile != one.profile]
+        if lost:
+            del found[min(lost, key=lambda one: (one.is_free, one.address)).address]
+    return {**found, step.function: step.profile}
 
 
 def is_released(outcome: CardOutcome) -> bool:

@@ -21,6 +21,7 @@ from node_host.vgpu.type_names import TypeNames, read_type_names, write_type_nam
 from node_host.vgpu.types import profile_of
 from node_host.view import HostView
 from profile_writer.card import CardFormer, CardSeen, FunctionSeen, Obstacle
+from profile_writer.mdev_looking import MdevsOfCard, look_at_mdevs
 from profile_writer.record import CardEntry
 from profile_writer.tools import CardModes
 
@@ -90,6 +91,11 @@ class Looking:
             self._function(address, types.get(address), view, driver.names, orders, given)
             for address in device.virtual_functions
         )
+        try:
+            made = MdevsOfCard() if types else await self._mdevs(device, view, orders)
+        except OSError as error:
+            text = f"its mediated devices cannot be read: {error.strerror or error}"
+            return CardSeen(entry.address, device.driver, obstacle=Obstacle(Reason.DEVICE_UNREADABLE, text))
         return CardSeen(
             address=entry.address,
             driver=device.driver,
@@ -107,6 +113,24 @@ class Looking:
             frame_buffer=_frame_buffer(product.frame_buffer_gb if product else None, sizes),
             former=CardFormer(recorded.former_number, recorded.former_profiles) if recorded and same_boot else None,
             given=given if same_boot else {},
+            # Addresses may move when a card is added: a serial number does not.
+            identity=device.identity if device.serial else f"{device.address}/{device.identity}",
+            parents=made.parents,
+            mdevs=made.mdevs,
+        )
+
+    async def _mdevs(self, device: PCIDevice, view: HostView, orders: CardOrders) -> MdevsOfCard:
+        """Mediated devices; none is changed while the function that makes it is not to be. Raises OSError."""
+        look = partial(look_at_mdevs, self._host, device.address, device.virtual_functions)
+        made = await self._calls.run(f"mdevs of {device.address}", look)
+        why = {
+            parent.address: _of_function(parent.address, view, orders)
+            for parent in made.parents
+            if parent.address != device.address
+        }
+        return MdevsOfCard(
+            tuple(replace(one, obstacle=why.get(one.address)) for one in made.parents),
+            tuple(replace(one, obstacle=one.obstacle or why.get(one.parent)) for one in made.mdevs),
         )
 
     async def driver(self, device: PCIDevice, boot_id: str, types: Mapping[str, FunctionTypes]) -> DriverSeen:

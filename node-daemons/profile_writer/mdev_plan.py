@@ -59,7 +59,7 @@ class _Devices:
         if self._order.unassigned is Unassigned.CLEAR:
             for mdev in self._rest:
                 if self._untouchable(mdev) is None:
-                    return RemoveMdev(mdev.uuid, mdev.profile or "")
+                    return RemoveMdev(mdev.parent, mdev.uuid, mdev.profile or "")
         return self._verdict(None)
 
     def _keep(self) -> list[MdevSeen]:
@@ -113,7 +113,7 @@ class _Devices:
         if not movable or not could_hold(self._seen.frame_buffer, beside, mixed=mixed):
             return None
         biggest = max(movable, key=lambda one: self._seen.sizes.get(one.profile or "", 0))
-        return RemoveMdev(biggest.uuid, biggest.profile or "")
+        return RemoveMdev(biggest.parent, biggest.uuid, biggest.profile or "")
 
     def _untouchable(self, mdev: MdevSeen) -> Obstacle | None:
         if mdev.uuid in self._seen.failed:

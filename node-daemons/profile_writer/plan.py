@@ -63,6 +63,9 @@ def _functions(order: VGPUOrder, seen: CardSeen) -> Step | Verdict | None:
     has_vgpu_functions = any(function.is_vgpu for function in seen.functions)
     if order.framework is not Framework.VENDOR_VFIO and seen.parents and not has_vgpu_functions:
         return next_mdev_step(order, seen)
+    if seen.parents and not has_vgpu_functions:
+        text = f"{seen.driver} makes mediated devices of the card, and VendorVFIO is ordered"
+        return Verdict(DeviceState.BLOCKED, Reason.FRAMEWORK_MISSING, text, current(seen))
     if order.framework is Framework.MDEV and (seen.number > 0 or not seen.total):
         text = f"{seen.driver} makes no mediated devices of the card or of its virtual functions, and Mdev is ordered"
         return Verdict(DeviceState.BLOCKED, Reason.FRAMEWORK_MISSING, text, current(seen))
@@ -77,14 +80,14 @@ def _functions(order: VGPUOrder, seen: CardSeen) -> Step | Verdict | None:
             text = f"its virtual functions cannot be enabled while it is in use by {told_users(seen.users)}"
             return Verdict(DeviceState.BLOCKED, Reason.IN_USE, text)
         return EnableFunctions(seen.total)
-    if seen.number < needed:
-        return _too_few(seen, needed)
     if not has_vgpu_functions:
         text = (
             f"{seen.driver} makes no vGPUs of its virtual functions (there is no nvidia/current_vgpu_type): the host's "
             "vGPU mode is another one, or the driver is none for vGPUs"
         )
         return Verdict(DeviceState.BLOCKED, Reason.FRAMEWORK_MISSING, text)
+    if seen.number < needed:
+        return _too_few(seen, needed)
     return None
 
 

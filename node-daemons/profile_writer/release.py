@@ -15,7 +15,7 @@ def next_step_of_release(seen: CardSeen, *, restore: bool) -> Step | Verdict:
         return Verdict(DeviceState.FAILED, Reason.RESTORE_FAILED, own.message)
     waiting: list[Standing] = []
     for function in seen.functions:
-        ours = function.is_typed and seen.given.get(function.address) is not None
+        ours = function.profile is not None and seen.given.get(function.address) == function.profile
         if not ours or function.profile == seen.former.profiles.get(function.address):
             continue
         failed = seen.failed.get(function.address)
@@ -32,7 +32,7 @@ def next_step_of_release(seen: CardSeen, *, restore: bool) -> Step | Verdict:
             continue
         why = seen.failed.get(mdev.uuid) or mdev.obstacle
         if why is None:
-            return RemoveMdev(mdev.uuid, mdev.profile or "")
+            return RemoveMdev(mdev.parent, mdev.uuid, mdev.profile or "")
         state = DeviceState.FAILED if mdev.uuid in seen.failed else DeviceState.BLOCKED
         reason = Reason.RESTORE_FAILED if mdev.uuid in seen.failed else why.reason
         waiting.append(report_mdev(mdev, state, reason, why.message))

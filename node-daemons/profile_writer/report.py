@@ -71,6 +71,7 @@ def profiles(
 
 def _instance(standing: Standing) -> VGPUInstance:
     facts = {"profile": standing.profile} if standing.profile and len(standing.profile) <= _PROFILE_WORDS else {}
+    facts |= {"uuid": standing.uuid} if standing.uuid else {}
     return VGPUInstance.model_validate(
         {
             "address": standing.address,

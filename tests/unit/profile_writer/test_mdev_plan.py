@@ -93,7 +93,7 @@ class MdevCard:
                         self.failed[uuid] = Obstacle(Reason.TYPE_FAILED, "EIO")
                     else:
                         self.mdevs[uuid] = self.given[uuid] = profile
-                case RemoveMdev(uuid):
+                case RemoveMdev(_, uuid):
                     assert uuid not in self.users, f"{uuid} is in use"
                     del self.mdevs[uuid]
                     self.given.pop(uuid, None)
@@ -162,8 +162,9 @@ def test_mig_mode_and_a_type_without_a_name_change_nothing() -> None:
 
 def test_the_ordered_framework_decides_and_the_other_is_not_written() -> None:
     seen = MdevCard().seen()
-    verdict = next_step(order(("24Q", 1), framework=Framework.VENDOR_VFIO), Intent.APPLY, seen)
-    assert isinstance(verdict, Verdict) and verdict.reason is Reason.FRAMEWORK_MISSING
+    for parent in (seen, replace(seen, total=16, number=0), replace(seen, total=16, number=1)):
+        verdict = next_step(order(("24Q", 2), framework=Framework.VENDOR_VFIO), Intent.APPLY, parent)
+        assert isinstance(verdict, Verdict) and verdict.reason is Reason.FRAMEWORK_MISSING
     bare = replace(seen, parents=(), total=16, number=0)
     mdev = order(("24Q", 1), framework=Framework.MDEV)
     # Cards of one generation make mediated devices on virtual functions only.
