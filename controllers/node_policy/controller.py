@@ -25,9 +25,9 @@ from controllers.node_policy.drain.rounds import Rounds
 from controllers.node_policy.metrics import Figures, SharedQueueMetrics
 from controllers.node_policy.plan import Cache, Plan, PolicyView, plan
 from controllers.node_policy.plan.removal_hold import SETTINGS_NAME
-from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS
+from controllers.node_policy.plan.view import DEFAULT_GRACE_SECONDS, MapView
 from controllers.node_policy.retreats import Retreats
-from controllers.node_policy.settle import SettledNodes, SettledPolicies, changes_orders, selector_keys
+from controllers.node_policy.settle import Settled, SettledNodes, SettledPolicies, changes_orders, selector_keys
 from controllers.node_policy.world import Stores
 from controllers.node_policy.writer import Writer
 from runtime.api import Api
@@ -39,7 +39,15 @@ from runtime.lease import LeaderElection
 from runtime.list_watch import WATCHING, ListWatch
 from runtime.metrics import Metrics
 from runtime.process import Process
-from runtime.resources import CONFIG_MAPS, DEVICE_CLASSES, NAMESPACE, NODES, NPU_NODE_POLICIES, NPU_NODE_STATES
+from runtime.resources import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    NAMESPACE,
+    NODES,
+    NPU_NODE_POLICIES,
+    NPU_NODE_STATES,
+    VGPU_PROFILE_MAPS,
+)
 from runtime.store import Change
 from runtime.work_queue import WorkQueue
 
@@ -99,6 +107,7 @@ class NodePolicyController:
         self._recorder = EventRecorder(api, component=COMPONENT, instance=identity)
         self._election = LeaderElection(api, COMPONENT, identity)
         self._settled = SettledPolicies(clock, seconds=self.options.settle_seconds)
+        self._settled_maps: Settled[MapView] = Settled(clock, seconds=self.options.settle_seconds)
         self._labels = SettledNodes(clock, seconds=self.options.settle_seconds)
         stores.nodes.subscribe(self._labels.changed)  # before it leads, too: then it knows which labels stand still
         self._writer = Writer(
@@ -156,6 +165,10 @@ class NodePolicyController:
         self._class_feed = ListWatch(
             api, DEVICE_CLASSES, stores.classes, on_health=metrics.feed(DEVICE_CLASSES.full_name)
         )
+        # They have a controller of their own; here only their specs count.
+        self._map_feed = ListWatch(
+            api, VGPU_PROFILE_MAPS, stores.maps, on_health=metrics.feed(VGPU_PROFILE_MAPS.full_name)
+        )
         self._leases = LeaseReader(api, stores.daemons, self._plan_soon, now=now)
         self._cache = Cache()
         self._retreats = Retreats()
@@ -179,6 +192,7 @@ class NodePolicyController:
             "state feed": self._state_feed.run(),
             "settings feed": self._settings_feed.run(),
             "class feed": self._class_feed.run(),
+            "map feed": self._map_feed.run(),
             "daemon leases": self._read_leases(),
         }
         for name, work in background.items():
@@ -203,9 +217,11 @@ class NodePolicyController:
     async def _lead(self, process: Process) -> None:
         log.info("Leading: %d policies, %d nodes", len(self._stores.policies), len(self._stores.nodes))
         self._settled.changed()
+        self._settled_maps.changed()
         for store in (self._stores.nodes, self._stores.states, self._stores.settings, self._stores.classes):
             store.subscribe(lambda changes: self._plan_soon())
         self._stores.policies.subscribe(self._policies_changed)
+        self._stores.maps.subscribe(self._maps_changed)
         self._plans.add_after("all", self.options.settle_seconds)
         work = [
             process.supervise(self._plans.run(1, self._plan), "planner", finite=True),
@@ -232,6 +248,8 @@ class NodePolicyController:
         await self._leases.wait_synced()
         # Without classes (not allowed to read them, say) there is only less to tell.
         with suppress(TimeoutError):
+            await asyncio.wait_for(self._map_feed.wait_synced(), _CLASSES_SECONDS)
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._class_feed.wait_synced(), _CLASSES_SECONDS)
 
     async def _read_leases(self) -> None:
@@ -248,7 +266,7 @@ class NodePolicyController:
         for change in changes:
             if not changes_orders(change.old, change.new):
                 continue
-            self._settled.changed()
+            self._commit_came()
             if change.old is not None:
                 self._figures.forget(change.old.uid)
             if change.new is not None:
@@ -258,6 +276,16 @@ class NodePolicyController:
             self._plan_soon()  # only a status changed
         else:
             self._plans.add_after("all", wait)
+
+    def _maps_changed(self, changes: Sequence[Change[MapView]]) -> None:
+        if any(changes_orders(change.old, change.new) for change in changes):
+            self._commit_came()
+            self._plans.add_after("all", self._settled_maps.wait() or 0.0)
+
+    def _commit_came(self) -> None:
+        """Policies and maps of one commit act together: each waits for the others to stand still."""
+        self._settled.changed()
+        self._settled_maps.changed()
 
     # Planning.
 
@@ -280,6 +308,8 @@ class NodePolicyController:
         for name in self._writer.withdraw_changes():
             self._node_writes.discard(name)
         policies = self._settled.take(self._stores.live_policies())
+        # Without a list of the maps nothing is known of them: a card keeps what it carries.
+        maps = self._settled_maps.take(self._stores.live_maps()) if self._stores.maps.synced else None
         wait = self._settled.wait()
         if policies is None:
             return wait  # commits have not stood still yet
@@ -287,6 +317,7 @@ class NodePolicyController:
         nodes, unsettled = self._labels.take(live, selector_keys(policies.values()))
         world = self._stores.world(
             policies,
+            maps=maps,
             nodes=nodes,
             unsettled=unsettled,
             silent=self._leases.silent,

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
 
 from controllers.node_policy.plan import NodeView, PolicyView
 from runtime.store import Change
 
+T = TypeVar("T")
 
-class SettledPolicies:
-    """The policies as they were when they last stood still for `seconds`; at the latest after `longest` seconds."""
+
+class Settled(Generic[T]):
+    """Objects as they were when they last stood still for `seconds`; at the latest after `longest` seconds."""
 
     def __init__(self, clock: Callable[[], float], *, seconds: float = 1.0, longest: float = 10.0) -> None:
         self._clock = clock
         self._seconds = seconds
         self._longest = longest
-        self._settled: dict[str, PolicyView] | None = None
+        self._settled: dict[str, T] | None = None
         self._first: float | None = None
         self._last = 0.0
 
@@ -36,16 +39,23 @@ class SettledPolicies:
             return None
         return max(0.0, min(self._last + self._seconds, self._first + self._longest) - self._clock())
 
-    def take(self, live: Mapping[str, PolicyView]) -> Mapping[str, PolicyView] | None:
-        """The policies to plan with, each with what its newest status and its managed fields say; None while they have
-        never stood still.
-        """
+    def take(self, live: Mapping[str, T]) -> Mapping[str, T] | None:
+        """The objects to plan with; None while they have never stood still."""
         if self._first is not None and self.wait() == 0.0:
             self._settled = dict(live)
             self._first = None
-        if self._settled is None:
+        return self._settled
+
+
+class SettledPolicies(Settled[PolicyView]):
+    """The policies."""
+
+    def take(self, live: Mapping[str, PolicyView]) -> Mapping[str, PolicyView] | None:
+        """Each with what its newest status and its managed fields say."""
+        settled = super().take(live)
+        if settled is None:
             return None
-        return {name: _with_status(policy, live.get(name)) for name, policy in self._settled.items()}
+        return {name: _with_status(policy, live.get(name)) for name, policy in settled.items()}
 
 
 def _with_status(policy: PolicyView, live: PolicyView | None) -> PolicyView:
@@ -56,7 +66,14 @@ def _with_status(policy: PolicyView, live: PolicyView | None) -> PolicyView:
     return replace(policy, status=live.status, by_hand=live.by_hand)
 
 
-def changes_orders(old: PolicyView | None, new: PolicyView | None) -> bool:
+class _Versioned(Protocol):
+    @property
+    def uid(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+
+
+def changes_orders(old: _Versioned | None, new: _Versioned | None) -> bool:
     """Whether a change of the object can change what anybody is ordered to do."""
     if old is None or new is None:
         return True

@@ -10,8 +10,9 @@ from controllers.node_policy.daemon_leases import Daemon
 from controllers.node_policy.plan import NodeView, PolicyView, StateView, World, read_node, read_policy, read_state
 from controllers.node_policy.plan.orders import Orders
 from controllers.node_policy.plan.progress import DAEMONS
+from controllers.node_policy.plan.read import read_map
 from controllers.node_policy.plan.removal_hold import CONFIRM_ANNOTATION, SETTINGS_NAME
-from controllers.node_policy.plan.view import Subtree
+from controllers.node_policy.plan.view import MapView, Subtree
 from runtime.resources import NAMESPACE
 from runtime.store import Entry, Key, Store
 
@@ -38,10 +39,15 @@ class Stores:
     states: Store[StateView] = field(default_factory=lambda: Store(read_state, renew=read_state))
     settings: Store[str] = field(default_factory=lambda: Store(_confirmation))
     classes: Store[bool] = field(default_factory=lambda: Store(_exists))
+    maps: Store[MapView] = field(default_factory=lambda: Store(read_map))
 
     def live_policies(self) -> dict[str, PolicyView]:
         """All policies as they are now, whether or not they have stood still."""
         return dict(_records(self.policies, _unreadable_policy))
+
+    def live_maps(self) -> dict[str, MapView]:
+        """All VGPUProfileMaps as they are now, whether or not they have stood still."""
+        return dict(_records(self.maps, _unreadable_map))
 
     def live_nodes(self) -> dict[str, NodeView]:
         """All Nodes as they are now, whether or not their labels have stood still."""
@@ -62,6 +68,7 @@ class Stores:
         self,
         policies: Mapping[str, PolicyView],
         *,
+        maps: Mapping[str, MapView] | None = None,
         nodes: Mapping[str, NodeView] | None = None,
         unsettled: frozenset[str] = frozenset(),
         silent: Mapping[str, frozenset[str]],
@@ -73,6 +80,7 @@ class Stores:
     ) -> World:
         """The world with these settled policies.
 
+        `maps`: the VGPUProfileMaps, settled likewise; None while they are not known.
         `nodes`: the Nodes with labels that stood still, `unsettled` those of whose labels nothing is known; without
         them, the Nodes as they are now.
         `held`: what the last plan held, None before the first one.
@@ -82,6 +90,7 @@ class Stores:
         value, names = confirmed
         return World(
             policies=policies,
+            maps=maps,
             nodes=self.live_nodes() if nodes is None else nodes,
             states=dict(_records(self.states, _unreadable_state)),
             silent=silent,
@@ -104,6 +113,10 @@ def _records(store: Store[T], unreadable: Callable[[Entry[T]], T]) -> Iterator[t
 
 def _unreadable_policy(entry: Entry[PolicyView]) -> PolicyView:
     return PolicyView(entry.key.name, entry.uid, 0, None, (), entry.broken, None)
+
+
+def _unreadable_map(entry: Entry[MapView]) -> MapView:
+    return MapView(entry.key.name, entry.uid, 0, None, entry.broken)
 
 
 def _unreadable_node(entry: Entry[NodeView]) -> NodeView:

@@ -57,6 +57,13 @@ _NO_CLASS: Final = (
 )
 _GIVEN_UP: Final = "A drain for the change was given up; the message says when it is tried again."
 _IN_VAIN: Final = "The device was drained and did not change; the message says when its users are moved away again."
+_NO_MAP: Final = (
+    "A rule names a VGPUProfileMap that does not exist, or that cannot be understood: its cards keep what they carry."
+)
+_NO_LAYOUT: Final = (
+    "The VGPUProfileMap that a rule names has no entry for a card of it: the card keeps what it carries."
+)
+
 _HELD: Final = "Many policies vanished at once: their devices stay as they are until each is back, or it is confirmed."
 
 _POLICY: Final = (
@@ -80,6 +87,8 @@ _POLICY: Final = (
             (PolicyReason.DEVICES_FAILED, "False", _FAILED),
             (PolicyReason.DAEMON_MISSING, "False", _MISSING),
             (PolicyReason.DEVICE_CLASS_MISSING, "False", _NO_CLASS),
+            (PolicyReason.PROFILE_MAP_MISSING, "False", _NO_MAP),
+            (PolicyReason.NO_LAYOUT_FOR_CARD, "False", _NO_LAYOUT),
             (PolicyReason.INVALID, "False", _INVALID),
             (PolicyReason.DAEMON_SILENT, "Unknown", _SILENT),
             (PolicyReason.REBOOTED, "Unknown", _REBOOTED),

@@ -235,6 +235,8 @@ class PolicyReason(StrEnum):
     DEVICES_FAILED = "DevicesFailed"
     DAEMON_MISSING = "DaemonMissing"
     DEVICE_CLASS_MISSING = "DeviceClassMissing"
+    PROFILE_MAP_MISSING = "ProfileMapMissing"
+    NO_LAYOUT_FOR_CARD = "NoLayoutForCard"
     DAEMON_SILENT = "DaemonSilent"
     REBOOTED = "Rebooted"
     PAUSED = "Paused"

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from controllers.node_policy.plan import Cache, Plan, World, plan, read_node, read_policy, read_state
+from controllers.node_policy.plan.read import read_map
 from tests.builders import objects
 from tests.builders.paper_binder import Card, address, report_on
 
@@ -44,6 +45,8 @@ class PaperFleet:
         self.nodes: dict[str, Object] = {}
         self.states: dict[str, Object] = {}
         self.cards: dict[str, dict[str, Card]] = {}
+        self.maps: dict[str, Object] | None = {}
+        """VGPUProfileMaps by name; None: nobody knows which there are."""
         self.writes = 0
         self.world_extra: dict[str, Any] = {}
         self.held: frozenset[str] | None = None
@@ -88,6 +91,7 @@ class PaperFleet:
             policies={name: _read(read_policy, policy) for name, policy in self.policies.items()},
             nodes={name: read_node(node) for name, node in self.nodes.items()},
             states={name: _read(read_state, state) for name, state in self.states.items()},
+            maps=None if self.maps is None else {name: _read(read_map, one) for name, one in self.maps.items()},
             **{"held": self.held, **self.world_extra, **extra},
         )
 

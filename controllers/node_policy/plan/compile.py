@@ -20,12 +20,14 @@ from controllers.node_policy.plan.orders import (
     orders_of,
     shape_of,
 )
+from controllers.node_policy.plan.profile_maps import MapFault, resolved
 from controllers.node_policy.plan.progress import DAEMONS, inventory_problem, verdict_on
 from controllers.node_policy.plan.view import (
     BlockerReason,
     DeviceReportView,
     DeviceView,
     InventoryView,
+    MapView,
     NodeView,
     PolicyView,
     StateView,
@@ -38,6 +40,7 @@ from crds.models.node_state import MAX_DEVICES, Intent, Removal
 ORPHANED: Final = "Orphaned"
 MAX_LIMITS: Final = 64
 NO_REMOVALS: Final[Mapping[str, Removal]] = {}
+NO_MAPS: Final[Mapping[str, MapView]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +66,15 @@ def compile_node(
     released: frozenset[str],
     settling: bool,
     removals: Mapping[str, Removal],
+    maps: Mapping[str, MapView] | None = NO_MAPS,
     problem: str = "",
 ) -> Compiled:
     """Compile the target for a node; `policies` by precedence, `held` the missing ones whose orders are kept.
 
     `released`: addresses of orphans that are given back. `settling`: the Node was created anew a short time ago, its
     labels may be on their way; what no policy decides now is held. `removals`: what has to be remembered of whose
-    removal. `problem`: why nothing can be said of this node whatever its inventory says, "" when something can.
+    removal. `maps`: the VGPUProfileMaps, None while nobody knows which there are. `problem`: why nothing can be said of
+    this node whatever its inventory says, "" when something can.
     """
     present = state.orders.by_address()
     problem = problem or inventory_problem(node, state)
@@ -83,11 +88,16 @@ def compile_node(
     decisions = decide(node, devices, policies, held, present, bindings)
     target = dict(decisions.frozen)
     for address, decision in decisions.decided.items():
-        if decision.shape.mode is not Mode.UNMANAGED:
-            target[address] = _order(decision)
+        order = _order(decision, present.get(address), maps, decisions.remarks)
+        if order is not None:
+            target[address] = order
+    unknown = decisions.decided.keys() - target.keys() if maps is None else frozenset[str]()
     here = {device.address for device in inventory.devices}
     for address, order in present.items():
         if address in target:
+            continue
+        if address in unknown:
+            target[address] = order
             continue
         kept = None if address in here else _kept_without_device(order, node, by_name)
         if kept is None and settling and order.intent is not Intent.RELEASE:
@@ -121,12 +131,26 @@ def _confirmed(order: Order, node: NodeView, state: StateView, silent: frozenset
     return verdict_on(order, node, state, silent).done
 
 
-def _order(decision: Decision) -> Order:
-    device = decision.device
+def _order(
+    decision: Decision, present: Order | None, maps: Mapping[str, MapView] | None, remarks: list[Remark]
+) -> Order | None:
+    """The order for a decided device; None: it is left alone, or nothing is known of what it is to become."""
+    device, shape = decision.device, decision.shape
+    if shape.mode is Mode.UNMANAGED:
+        return None
+    if shape.mode is Mode.VGPU:
+        if maps is None:
+            return None
+        found = resolved(shape, device, maps)
+        if isinstance(found, MapFault):
+            remarks.append(Remark(decision.policy, device.address, found.reason, found.message))
+            # What is there stays, with the layout that its order knows.
+            return None if present is None or present.intent is Intent.RELEASE else present.held()
+        shape = found
     return Order(
         device.address,
         _identity(device),
-        decision.shape,
+        shape,
         Intent.APPLY,
         decision.on_release,
         decision.policy,
@@ -167,6 +191,9 @@ def _kept_without_device(order: Order, node: NodeView, policies: Mapping[str, Po
         if rule.name == order.rule and may_match(rule.match, order.address, order.identity):
             if shape.mode is Mode.UNMANAGED:
                 return None
+            if shape.mode is Mode.VGPU:
+                # Which entry of the map would be the card's is not known without the card.
+                return order if order.shape.mode is Mode.VGPU else order.held()
             return Order(
                 order.address, order.identity, shape, Intent.APPLY, policy.spec.on_release, order.policy, order.rule
             )

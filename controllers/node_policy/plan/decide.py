@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from controllers.node_policy.plan.match import matches, of_kind
 from controllers.node_policy.plan.orders import Order, Shape, address_key
+from controllers.node_policy.plan.profile_maps import same_wish
 from controllers.node_policy.plan.view import BlockerReason, DeviceReportView, DeviceView, NodeView, PolicyView
 from crds.models.device_match import Function
 from crds.models.modes import OnRelease
@@ -199,7 +200,7 @@ class _Walk:
                     "of the NPUNodeState has the command that confirms its removal"
                 )
                 self.result.remarks.append(Remark(policy.name, device.address, BlockerReason.REMOVAL_HELD, message))
-            elif wanted_shape != shape:
+            elif not same_wish(wanted_shape, shape):
                 self.result.clashes.append(Clash(name, rule, policy.name, wanted))
 
     def _holder(self, address: str) -> tuple[str, str, Shape] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controllers.node_policy.plan.changes import Changes, GivenUp, Standing, changes_between
-from controllers.node_policy.plan.compile import NO_REMOVALS, Compiled, compile_node
+from controllers.node_policy.plan.compile import NO_MAPS, NO_REMOVALS, Compiled, compile_node
 from controllers.node_policy.plan.drains import ABORTS, drain_condition, for_target
 from controllers.node_policy.plan.orders import Order, Orders, address_key
 from controllers.node_policy.plan.progress import Progress, Verdict, verdict_on, with_publication
@@ -16,6 +16,7 @@ from controllers.node_policy.plan.users import Usage
 from controllers.node_policy.plan.view import (
     BlockerReason,
     DeviceReportView,
+    MapView,
     NodeView,
     PolicyView,
     ReportView,
@@ -35,8 +36,9 @@ _UNKNOWN: Final = frozenset({Progress.SILENT, Progress.REBOOTED})
 _MOVING: Final = frozenset({Progress.PENDING, Progress.SILENT, Progress.REBOOTED, Progress.DAEMON_MISSING})
 _NONE: Final[frozenset[str]] = frozenset()
 _STUCK: Final = (Progress.BLOCKED, Progress.FAILED, Progress.DAEMON_MISSING)
-# The reason for which a policy is not ready although no device of its own stands in the way.
-_HOLDS_UP: Final = BlockerReason.REMOVAL_HELD
+# The reasons for which a policy is not ready although no device of its own stands in the way.
+MAP_FAULTS: Final = frozenset({BlockerReason.PROFILE_MAP_MISSING, BlockerReason.NO_LAYOUT_FOR_CARD})
+_HOLDS_UP: Final = MAP_FAULTS | {BlockerReason.REMOVAL_HELD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Share:
     updated: bool
     pending_inventory: bool
     removal_held: bool
+    map_faults: frozenset[BlockerReason]
     unavailable: bool
     surely: bool
     progress: frozenset[Progress]
@@ -79,6 +82,7 @@ class Share:
             and not self.releasing
             and not self.pending_inventory
             and not self.removal_held
+            and not self.map_faults
         )
 
     @property
@@ -130,6 +134,7 @@ def evaluate(
     resting: frozenset[str] = frozenset(),
     removals: Mapping[str, Removal] = NO_REMOVALS,
     released: frozenset[str] = frozenset(),
+    maps: Mapping[str, MapView] | None = NO_MAPS,
     problem: str = "",
 ) -> Evaluation:
     """Judge one node; `policies` by precedence, all of them. The rest is as `compile_node` takes it.
@@ -146,11 +151,13 @@ def evaluate(
         released=released,
         settling=settling,
         removals=removals,
+        maps=maps,
         problem=problem,
     )
     bindings = state.reports.get(Subtree.BINDINGS)
     reports = bindings.devices if bindings is not None and bindings.boot_id == node.boot_id else {}
-    usage = Usage(state.inventory.devices if state.inventory is not None else (), reports)
+    carved = frozenset(order.address for order in state.orders.devices if order.shape.mode is Mode.VGPU)
+    usage = Usage(state.inventory.devices if state.inventory is not None else (), reports, carved)
     verdicts = {order.address: verdict_on(order, node, state, silent) for order in state.orders.devices}
     waits = {} if compiled.problem else waits_of(node, state, verdicts, usage, silent)
     # What may change is a matter of the host alone; how far it is, of the publisher too.
@@ -313,7 +320,8 @@ def _share(policy: str, selected: bool, judged: _Judged) -> Share:
     touched = {order.address for order in (*own, *mine)} | set(left_alone)
     remarks = [remark for remark in compiled.decisions.remarks if remark.policy == policy]
     progress = frozenset(verdicts[order.address].progress for order in own if order.address not in put_off)
-    if deferred:
+    map_faults = frozenset(remark.reason for remark in remarks) & MAP_FAULTS
+    if deferred or map_faults:
         progress |= {Progress.BLOCKED}
     return Share(
         selected=selected,
@@ -322,7 +330,8 @@ def _share(policy: str, selected: bool, judged: _Judged) -> Share:
         releasing=sum(1 for order in own if order.intent is Intent.RELEASE),
         updated=not compiled.problem and all(present.get(address) == target.get(address) for address in touched),
         pending_inventory=bool(compiled.problem) and selected and not progress & _UNKNOWN,
-        removal_held=any(remark.reason is _HOLDS_UP for remark in remarks),
+        removal_held=any(remark.reason is BlockerReason.REMOVAL_HELD for remark in remarks),
+        map_faults=map_faults,
         unavailable=policy in judged.away_for,
         surely=policy in judged.surely_for,
         progress=progress,
@@ -332,7 +341,7 @@ def _share(policy: str, selected: bool, judged: _Judged) -> Share:
             [order for order in own if order.address not in put_off],
             verdicts,
             [
-                *(Obstacle(r.reason is _HOLDS_UP, r.address, r.reason, r.message) for r in remarks),
+                *(Obstacle(r.reason in _HOLDS_UP, r.address, r.reason, r.message) for r in remarks),
                 *(
                     Obstacle(True, address, why.reason, why.message, Progress.BLOCKED)
                     for address, why in deferred.items()

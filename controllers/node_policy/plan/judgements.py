@@ -63,7 +63,8 @@ def judge(
     """
     policies = sorted(world.policies.values(), key=lambda policy: policy.precedence)
     missing, removals = policies_hold(world)
-    key = ([(policy.name, policy.spec) for policy in policies], missing.held, removals)
+    maps = None if world.maps is None else {name: (known.spec, known.error) for name, known in world.maps.items()}
+    key = ([(policy.name, policy.spec) for policy in policies], missing.held, removals, maps)
     if cache.key != key:
         cache.evaluations.clear()
         cache.orphaned.clear()
@@ -164,6 +165,7 @@ class _Judge:
                     resting=about.resting,
                     removals=removals,
                     released=released,
+                    maps=self.world.maps,
                     problem=about.problem,
                 )
         return spoiled(node, state, self.policies, self.faults.found[node.name])

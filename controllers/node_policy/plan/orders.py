@@ -36,7 +36,7 @@ class Shape:
     @property
     def gives_functions(self) -> bool:
         """Virtual functions of the device go to VMs, and not the device itself."""
-        return self.mode is Mode.PASSTHROUGH and '"virtualFunctions":' in self.block
+        return self.mode is Mode.VGPU or (self.mode is Mode.PASSTHROUGH and '"virtualFunctions":' in self.block)
 
     @property
     def binds_companions(self) -> bool:

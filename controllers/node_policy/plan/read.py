@@ -17,6 +17,7 @@ from controllers.node_policy.plan.view import (
     DeviceReportView,
     DeviceView,
     InventoryView,
+    MapView,
     NodeView,
     PolicyView,
     ReportView,
@@ -38,12 +39,14 @@ from crds.models.node_state import (
     InventoryDevice,
     NodeRollout,
     NodeStateSpec,
+    Profiles,
     UseKind,
 )
+from crds.models.profile_map import ProfileMapSpec
 
-_REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[DaemonReport]]] = {
+_REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[Profiles] | type[DaemonReport]]] = {
     Subtree.BINDINGS: Bindings,
-    Subtree.PROFILES: DaemonReport,
+    Subtree.PROFILES: Profiles,
     Subtree.PUBLICATION: DaemonReport,
     Subtree.LIBRARIES: DaemonReport,
 }
@@ -98,6 +101,16 @@ def read_policy(obj: Mapping[str, Any]) -> PolicyView:
         status,
         edited_by_hand(obj),
     )
+
+
+def read_map(obj: Mapping[str, Any]) -> MapView:
+    """The record of a VGPUProfileMap."""
+    metadata = mapping(obj.get("metadata"))
+    name, uid = sys.intern(str(metadata["name"])), str(metadata["uid"])
+    try:
+        return MapView(name, uid, _generation(metadata), ProfileMapSpec.model_validate(obj.get("spec")))
+    except ValidationError as fault:
+        return MapView(name, uid, _generation(metadata), None, describe_faults(fault, "spec"))
 
 
 def read_state(obj: Mapping[str, Any], former: StateView | None = None) -> StateView:
@@ -181,7 +194,9 @@ def _told(user: DeviceUser) -> str:
     return lasting(f"{user.name} ({user.detail})" if user.detail else user.name)
 
 
-def _read_report(model: type[Bindings] | type[DaemonReport], value: Any, subtree: Subtree) -> ReportView:
+def _read_report(
+    model: type[Bindings] | type[Profiles] | type[DaemonReport], value: Any, subtree: Subtree
+) -> ReportView:
     try:
         report = model.model_validate(value)
     except ValidationError as fault:

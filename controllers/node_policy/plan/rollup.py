@@ -116,6 +116,7 @@ class _Tally:
     rolling: int
     pending_inventory: int
     removal_held: int
+    map_faults: frozenset[BlockerReason]
     progress: frozenset[Progress]
 
     @classmethod
@@ -132,6 +133,7 @@ class _Tally:
             rolling=sum(share.rolling for share in shares),
             pending_inventory=sum(share.pending_inventory for share in shares),
             removal_held=sum(share.removal_held for share in shares),
+            map_faults=frozenset().union(*(share.map_faults for share in shares)),
             progress=frozenset().union(*(share.progress for share in shares)),
         )
 
@@ -212,6 +214,10 @@ def _readiness(tally: _Tally, without_classes: bool) -> tuple[bool | None, str, 
         return False, PolicyReason.DEVICE_CLASS_MISSING, summary
     if tally.removal_held:
         return None, PolicyReason.REMOVAL_HELD, summary
+    if BlockerReason.PROFILE_MAP_MISSING in tally.map_faults:
+        return False, PolicyReason.PROFILE_MAP_MISSING, summary
+    if BlockerReason.NO_LAYOUT_FOR_CARD in tally.map_faults:
+        return False, PolicyReason.NO_LAYOUT_FOR_CARD, summary
     if Progress.BLOCKED in tally.progress:
         return False, PolicyReason.DEVICES_BLOCKED, summary
     if tally.rolling:
@@ -283,6 +289,8 @@ _FIRST: Final = (
     Progress.DAEMON_MISSING,
     BlockerReason.DEVICE_CLASS_MISSING,
     BlockerReason.REMOVAL_HELD,
+    BlockerReason.PROFILE_MAP_MISSING,
+    BlockerReason.NO_LAYOUT_FOR_CARD,
     Progress.BLOCKED,
 )
 

@@ -60,6 +60,7 @@ def _share(policy: str, orders: Sequence[Order], obstacle: Obstacle, selected: b
         updated=False,
         pending_inventory=False,
         removal_held=False,
+        map_faults=frozenset(),
         unavailable=away,
         surely=False,
         progress=frozenset({Progress.BLOCKED}),

@@ -32,10 +32,18 @@ NOBODY: Final = Users()
 
 
 class Usage:
-    """The users of every device of one inventory. `bindings`: what the binder says of them in this boot."""
+    """The users of every device of one inventory. `bindings`: what the binder says of them in this boot; `carved`:
+    cards whose virtual functions are npufleet's to carve into vGPUs, and to undo.
+    """
 
-    def __init__(self, devices: Iterable[DeviceView], bindings: Mapping[str, DeviceReportView]) -> None:
+    def __init__(
+        self,
+        devices: Iterable[DeviceView],
+        bindings: Mapping[str, DeviceReportView],
+        carved: frozenset[str] = frozenset(),
+    ) -> None:
         self._bindings = bindings
+        self._carved = carved
         self._devices: dict[str, DeviceView] = {}
         self._functions: dict[str, list[DeviceView]] = {}
         self._groups: dict[int, list[DeviceView]] = {}
@@ -73,7 +81,7 @@ class Usage:
 
     def _functions_of_others(self, device: DeviceView, shape: Shape | None) -> str:
         """Virtual functions that npufleet did not make are in the way of the card; its own ones it undoes."""
-        if not device.own_functions or (shape is not None and shape.gives_functions):
+        if not device.own_functions or device.address in self._carved or (shape and shape.gives_functions):
             return ""
         said = self._bindings.get(device.address)
         return device.own_functions if said is None or said.former_driver is None else ""

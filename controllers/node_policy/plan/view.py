@@ -14,6 +14,7 @@ from controllers.node_policy.plan.orders import Orders, Shape
 from crds.models.device_match import Function
 from crds.models.node_policy import NodePolicySpec, NodePolicyStatus, PolicyState
 from crds.models.node_state import DeviceState, NodeRollout
+from crds.models.profile_map import ProfileMapSpec
 
 DEFAULT_GRACE_SECONDS = 1800
 EMPTY: Mapping[str, frozenset[str]] = {}
@@ -70,6 +71,17 @@ class PolicyView:
     def precedence(self) -> tuple[int, str]:
         """Sorts policies as they decide: higher priority first, then by name. Invalid ones go last."""
         return (-self.spec.priority if self.spec is not None else 1, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class MapView:
+    """A VGPUProfileMap. `spec` None: the object exists but cannot be understood, `error` says why."""
+
+    name: str
+    uid: str
+    generation: int
+    spec: ProfileMapSpec | None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +209,8 @@ class World:
     """By node: devices that were taken into use just as they were ordered to change, and are not ordered again yet."""
     unsettled: frozenset[str] = frozenset()
     """Nodes whose labels were never seen to stand still: they keep their orders."""
+    maps: Mapping[str, MapView] | None = field(default_factory=dict)
+    """The settled VGPUProfileMaps by name; None while nobody knows which there are."""
     device_classes: frozenset[str] | None = None
     """Names of the DeviceClasses that exist; None while nobody knows."""
     external_drainer: bool = False
@@ -217,6 +231,8 @@ class BlockerReason(StrEnum):
     DEVICE_CLASS_MISSING = "DeviceClassMissing"
     DAEMON_SILENT = "DaemonSilent"
     REBOOTED = "Rebooted"
+    PROFILE_MAP_MISSING = "ProfileMapMissing"
+    NO_LAYOUT_FOR_CARD = "NoLayoutForCard"
     TOO_MANY_DEVICES = "TooManyDevices"
     DRAINING = "Draining"
     DRAIN_TIMED_OUT = "DrainTimedOut"

@@ -22,7 +22,11 @@ def shape_digest(entry: DesiredDevice) -> str:
     Who decided it, under which name it is published, and whether it is held or given back change nothing of the shape.
     """
     value = entry.to_object()
-    return _digest({name: value[name] for name in _SHAPE if name in value})
+    shape: dict[str, Any] = {name: value[name] for name in _SHAPE if name in value}
+    if "vgpu" in shape:
+        # Which map the layout came from changes nothing on the card.
+        shape["vgpu"] = {name: part for name, part in shape["vgpu"].items() if name != "profileMapRef"}
+    return _digest(shape)
 
 
 def _digest(value: dict[str, Any]) -> str:

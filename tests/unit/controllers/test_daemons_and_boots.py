@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controllers.node_policy.plan import Cache
-from tests.builders.objects import device_report, device_rule, node_policy, report
+from tests.builders.objects import device_report, device_rule, node_policy, profile_map, report
 from tests.builders.paper_binder import address
 from tests.builders.paper_fleet import fleet_of
 
@@ -31,6 +31,7 @@ def test_mode_whose_daemon_does_not_report_is_not_ready(
     mode: str, block: dict[str, Any], daemon: str, subtree: str
 ) -> None:
     fleet = fleet_of()
+    fleet.maps = {"m": profile_map("m", products=["RBLN-CA25"])}
     fleet.add_policy(node_policy("p", rules=[device_rule(mode=mode, **block)]))
     fleet.settle()
     assert fleet.conditions("p")["Ready"] == ("False", "DaemonMissing")

@@ -138,7 +138,7 @@ def test_driver_that_is_loaded_anew_has_forgotten_everything_and_may_number_its_
     host.run_tool(MANAGE, ["-e", CARD])
     assert type_of(kernel) == 0
     kernel.reload_driver(
-        "nvidia", release="600.1", types={CARD: [VgpuType(id=77, name="NVIDIA L40S-24Q", frameBufferGiB=24)]}
+        "nvidia", release="600.1", types={CARD: [VgpuType(id=77, name="NVIDIA L40S-24Q", frame_buffer=24)]}
     )
     host.run_tool(MANAGE, ["-e", CARD])
     assert hosts.text(host, "/sys/module/nvidia/version") == "600.1\n"
