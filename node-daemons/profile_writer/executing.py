@@ -193,7 +193,9 @@ class CardAtWork:
                 self._failed[_failing(follows, address)] = refused
                 continue
             failure = await self._make(steps, follows, seen)
-            if failure is not None and failure.reason is Reason.WRITE_STUCK:
+            if failure is None:
+                await self._forget(follows)
+            elif failure.reason is Reason.WRITE_STUCK:
                 return self._outcome(Verdict(DeviceState.FAILED, Reason.WRITE_STUCK, failure.message), seen)
         return self._unfinished(seen, f"{_MOST_STEPS} steps have not been enough")
 
@@ -293,6 +295,20 @@ class CardAtWork:
             return Obstacle(Reason.JOURNAL_UNREADABLE, f"not changed: {error}")
         return None
 
+    async def _forget(self, step: Step) -> None:
+        """Drop from the record what the step has taken away, so that after the next boot it is not given again."""
+        address, gone = self._entry.address, _taken_away(step)
+        if gone is None:
+            return
+        try:
+            state = await self._ports.calls.run("record", self._ports.record.load)
+            recorded = state.entries.get(address)
+            if recorded is not None and gone in recorded.given:
+                entry = replace(recorded, given={one: p for one, p in recorded.given.items() if one != gone})
+                await self._ports.calls.run("record", partial(self._ports.record.put, address, entry))
+        except (RecordsError, HungError) as error:
+            _log.info("The record still names %s: %s", gone, error)
+
     def _outcome(self, verdict: Verdict, seen: CardSeen) -> CardOutcome:
         return CardOutcome(
             self._entry,
@@ -319,6 +335,13 @@ def _subject(step: Step, card: str) -> str:
 def _failing(step: Step, card: str) -> str:
     """What a failure of the step is a failure of."""
     return step.uuid if isinstance(step, CreateMdev | RemoveMdev) else _subject(step, card)
+
+
+def _taken_away(step: Step) -> str | None:
+    """The function, or the mediated device, that is not to have again what it had."""
+    if isinstance(step, ClearType) and step.rearranges is None:
+        return step.function
+    return step.uuid if isinstance(step, RemoveMdev) else None
 
 
 def _entry_for(step: Step, view: HostView, seen: CardSeen, recorded: CardEntry | None) -> CardEntry:
