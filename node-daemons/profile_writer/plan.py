@@ -42,12 +42,23 @@ def next_step(order: VGPUOrder, intent: Intent, seen: CardSeen, *, restore: bool
     if intent is Intent.RELEASE:
         return next_step_of_release(seen, restore=restore)
     if intent is Intent.HOLD or not order.layout:
-        return Verdict(DeviceState.PENDING, Reason.HELD, "the orders are to leave it as it is", current(seen))
+        return _as_it_is(order, seen)
     own = seen.failed.get(seen.address)
     # Without mixed sizes the profiles of one size still go on the card: those that had one get it back.
     if own is not None and own.reason is not Reason.MIXED_SIZES_FAILED:
         return Verdict(DeviceState.FAILED, own.reason, own.message, current(seen))
     return _functions(order, seen) or _Layout(order, seen).next()
+
+
+def _as_it_is(order: VGPUOrder, seen: CardSeen) -> Verdict:
+    """A card that is left as it is. One that carries its layout is ready all the same: that is how cards in use are
+    adopted.
+    """
+    if order.layout:
+        follows = _functions(order, seen) or _Layout(order, seen).next()
+        if isinstance(follows, Verdict) and follows.state is DeviceState.READY:
+            return follows
+    return Verdict(DeviceState.PENDING, Reason.HELD, "the orders are to leave it as it is", current(seen))
 
 
 def _functions(order: VGPUOrder, seen: CardSeen) -> Step | Verdict | None:
