@@ -22,11 +22,15 @@ COMMANDS = (
     "cli.demo.command",
     "cli.deviceclasses",
     "cli.devices.command",
+    "cli.devices.profiles_command",
     "cli.explain",
+    "cli.kubevirt.command",
     "cli.lint.command",
 )
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+TWO_WORDS = frozenset({("devices", "profiles")})
 
 DESCRIPTION = """\
 npufleet: every accelerator of a Kubernetes fleet, run from Git.
@@ -62,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Wrong usage and `--help` end through SystemExit, as argparse does."""
     parser = build_parser()
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
     try:
         code = int(parsed.run(parsed))
         sys.stdout.flush()
@@ -84,6 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:
         return _bug()
     return code
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """`devices profiles` is one command: `devices` takes names of nodes, which argparse cannot tell from it."""
+    if tuple(arguments[:2]) in TWO_WORDS:
+        return [" ".join(arguments[:2]), *arguments[2:]]
+    return list(arguments)
 
 
 def _bug() -> ExitCode:

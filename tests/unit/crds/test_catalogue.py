@@ -5,6 +5,7 @@ import textwrap
 import pytest
 
 from crds.catalogue import Catalogue, CatalogueError, load_catalogue
+from crds.catalogue.resource_names import slug
 from crds.models.quantity import parse_quantity
 
 CATALOGUE = load_catalogue()
@@ -82,6 +83,16 @@ def test_vgpu_profiles_are_as_the_vendor_table_says() -> None:
     assert card.profile("L40S-3Q") is None
 
 
+def test_profiles_fit_on_their_card_and_are_on_no_other() -> None:
+    seen: dict[str, str] = {}
+    for product in CATALOGUE.products.values():
+        for profile in product.profiles:
+            assert seen.setdefault(profile.name, product.name) == product.name
+            if product.frame_buffer_gb is not None:
+                assert profile.frame_buffer_gib * (profile.maximum or 1) <= product.frame_buffer_gb
+    assert {"A40-24Q", "A40-48Q", "A30-24C", "A10-24Q", "T4-16Q", "T4-4C"} <= seen.keys()
+
+
 def test_templates_fit_on_their_card() -> None:
     for product in CATALOGUE.products.values():
         if product.hard is None:
@@ -98,12 +109,6 @@ def test_templates_fit_on_their_card() -> None:
         "vir05_1c_8g": ("8Gi", 5, 1),
         "vir10_3c_16g": ("16Gi", 10, 3),
     }
-
-
-def slug(pci_name: str) -> str:
-    """The resource naming of NVIDIA's kubevirt-gpu-device-plugin."""
-    spaced = "".join("_" if char in "/." or char.isspace() else char for char in pci_name.upper())
-    return "".join(char for char in spaced if char == "_" or (char.isascii() and char.isalnum()))
 
 
 def test_nvidia_products_are_named_by_the_model_in_brackets() -> None:

@@ -1,0 +1,1 @@
+"""KubeVirt's own configuration, made from what is in Git."""
