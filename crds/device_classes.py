@@ -21,6 +21,7 @@ _KINDS: Final[Mapping[Mode, NamedKind]] = {Mode.PASSTHROUGH: NamedKind.VFIO, Mod
 # What the API server takes for a resource of Kubernetes itself, or of a quota; KEP-5004.
 _NATIVE: Final = "kubernetes.io"
 _OF_QUOTAS: Final = "requests."
+_MARKS: Final = str.maketrans(" _", "--")
 
 
 def class_name(driver: str, kind: NamedKind) -> str:
@@ -54,6 +55,29 @@ def device_class(driver: str, kind: NamedKind) -> dict[str, Any]:
 def device_classes(driver: str) -> tuple[dict[str, Any], ...]:
     """Both classes of a driver name."""
     return tuple(device_class(driver, kind) for kind in _PREFIXES)
+
+
+def profile_class_name(profile: str) -> str:
+    """The class of a vGPU profile, by its name without a vendor's word: `vgpu-l40s-24q.npufleet.io`."""
+    return f"vgpu-{profile.lower().translate(_MARKS)}.{DEFAULT_DRIVER_NAME}"
+
+
+def profile_class(profile: str, driver: str = DEFAULT_DRIVER_NAME) -> dict[str, Any]:
+    """The DeviceClass of vGPUs of one profile, which is compared exactly.
+
+    It has no extended resource: KubeVirt gives that name to what its own device plugin serves.
+    """
+    ours = f'device.attributes["{driver}"]'
+    selector = (
+        f'device.driver == "{driver}" &&\n"type" in {ours} &&\n{ours}.type == "{NamedKind.VGPU}" &&\n'
+        f'"profile" in {ours} &&\n{ours}.profile == "{profile}"'
+    )
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": profile_class_name(profile)},
+        "spec": {"selectors": [{"cel": {"expression": selector}}]},
+    }
 
 
 def classes_of_modes(driver: str, modes: Iterable[Mode]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import crds
+from crds.catalogue import load_catalogue
 from crds.generator import device_classes
 from crds.generator.manifests import manifests
 from crds.generator.reference import reference_pages
@@ -15,10 +16,12 @@ def generated(root: Path) -> dict[Path, str]:
     """Text by path of every generated file below the repository's root."""
     manifest_folder = root / "crds" / "manifests"
     classes_folder = root / "kustomize" / "base" / "device-classes"
+    profiles_folder = root / "kustomize" / "samples" / "vgpu-device-classes"
     reference_folder = root / "docs" / "reference" / "api"
     return (
         {manifest_folder / name: text for name, text in manifests().items()}
         | {classes_folder / name: text for name, text in device_classes.manifests().items()}
+        | {profiles_folder / name: text for name, text in device_classes.profile_manifests(load_catalogue()).items()}
         | {reference_folder / name: text for name, text in reference_pages().items()}
     )
 

@@ -3,11 +3,13 @@
 Only fields that Kubernetes 1.34 has; a server that does not know `extendedResourceName` yet drops it.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import yaml
 
-from crds.device_classes import BASE_DRIVERS, device_classes
+from crds.catalogue import Catalogue
+from crds.device_classes import BASE_DRIVERS, device_classes, profile_class, profile_class_name
 
 HEADER: Final = (
     "# Generated from crds/device_classes.py by `python -m crds.generator`; change that module, not this file.\n"
@@ -18,12 +20,23 @@ KUSTOMIZATION: Final = "kustomization.yaml"
 def manifests() -> dict[str, str]:
     """Text by file name: the classes of each driver name of the base, and the kustomization that lists them."""
     files = {f"{driver}.yaml": HEADER + device_class_documents(driver) for driver in BASE_DRIVERS}
-    kustomization = {
+    return files | _kustomization(files)
+
+
+def profile_manifests(catalogue: Catalogue) -> dict[str, str]:
+    """Text by file name: a class for each vGPU profile that the catalogue knows, and the kustomization of them all."""
+    profiles = sorted({profile.name for product in catalogue.products.values() for profile in product.profiles})
+    files = {f"{profile_class_name(profile)}.yaml": HEADER + _yaml(profile_class(profile)) for profile in profiles}
+    return files | _kustomization(files)
+
+
+def _kustomization(files: Iterable[str]) -> dict[str, str]:
+    content = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": sorted(files),
     }
-    return files | {KUSTOMIZATION: HEADER + _yaml(kustomization)}
+    return {KUSTOMIZATION: HEADER + _yaml(content)}
 
 
 def device_class_documents(driver: str) -> str:

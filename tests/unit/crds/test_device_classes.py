@@ -1,5 +1,6 @@
 """DeviceClasses: their names, what they select, and that the base and the command line say the same."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,21 @@ import pytest
 import yaml
 
 from cli.main import main
-from crds.device_classes import BASE_DRIVERS, classes_of_modes, device_classes, extended_resource_name
+from crds.catalogue import load_catalogue
+from crds.device_classes import (
+    BASE_DRIVERS,
+    classes_of_modes,
+    device_classes,
+    extended_resource_name,
+    profile_class,
+    profile_class_name,
+)
 from crds.device_names import NamedKind
 from crds.models.modes import Mode
 
 BASE = Path(__file__).parents[3] / "kustomize/base/device-classes"
+PROFILES = Path(__file__).parents[3] / "kustomize/samples/vgpu-device-classes"
+DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 DRIVER = "npu.example.com"
 
 
@@ -53,6 +64,27 @@ def test_devices_of_others_are_left_out_without_an_error() -> None:
 def test_no_extended_resource_where_the_api_server_takes_none(driver: str) -> None:
     assert extended_resource_name(driver, NamedKind.VFIO) is None
     assert all("extendedResourceName" not in found["spec"] for found in device_classes(driver))
+
+
+def test_the_class_of_a_profile_selects_vgpus_of_exactly_that_profile() -> None:
+    found = profile_class("L40S-24Q")
+    assert selects(found, published("npufleet.io", type="vgpu", profile="L40S-24Q"))
+    for attributes in ({"profile": "L40S-2Q"}, {"profile": "l40s-24q"}, {"profile": "NVIDIA L40S-24Q"}, {}):
+        assert not selects(found, published("npufleet.io", type="vgpu", **attributes))
+    assert not selects(found, published("npufleet.io", type="vfio", profile="L40S-24Q"))
+    assert not selects(found, published("gpu.example.com", type="vgpu", profile="L40S-24Q"))
+    assert not selects(found, published("npufleet.io", profile="L40S-24Q"))
+
+
+def test_each_profile_of_the_catalogue_has_a_class_of_its_own() -> None:
+    names = {one.name for product in load_catalogue().products.values() for one in product.profiles}
+    classes = {profile_class_name(name) for name in names}
+    assert "vgpu-l40s-24q.npufleet.io" in classes
+    assert len(classes) == len(names)
+    listed = yaml.safe_load((PROFILES / "kustomization.yaml").read_text())["resources"]
+    read = [yaml.safe_load((PROFILES / name).read_text()) for name in listed]
+    assert {one["metadata"]["name"] for one in read} == classes
+    assert all(len(name) <= 253 and DNS_NAME.fullmatch(name) for name in classes)
 
 
 def test_the_modes_of_a_policy_say_which_classes_it_needs() -> None:

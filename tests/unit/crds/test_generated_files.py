@@ -22,9 +22,17 @@ from vfio_binder.report import ConditionReason, ConditionType
 ROOT = Path(__file__).parents[3]
 
 
+FOLDERS = (
+    "crds/manifests",
+    "docs/reference/api",
+    "kustomize/base/device-classes",
+    "kustomize/samples/vgpu-device-classes",
+)
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for folder in ("crds/manifests", "docs/reference/api", "kustomize/base/device-classes"):
+    for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     return tmp_path
 
