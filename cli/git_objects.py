@@ -30,15 +30,21 @@ def read_git_objects(paths: Iterable[str]) -> GitObjects:
     looks at rules: half of a fleet is never taken for the whole.
     """
     collected = collect(paths)
-    faults = [str(one.violation.message) for one in collected.findings if one.is_error]
+    faults = [f"{one.spot.file}: {one.violation.message}" for one in collected.findings if one.is_error]
     policies: dict[str, NPUNodePolicy] = {}
     maps: dict[str, VGPUProfileMap] = {}
+    seen: dict[str, str] = {}
     for source in collected.sources:
         taken = take_apart(source)
         faults += [f"{source.name}: {one.violation.message}" for one in taken.findings if one.is_error]
         for found in taken.objects:
             if found.api_version != API_VERSION or found.kind not in ("NPUNodePolicy", "VGPUProfileMap"):
                 continue
+            if found.title in seen:
+                faults.append(
+                    f"{source.name}: {found.title} is in {seen[found.title]} already: give one cluster's files"
+                )
+            seen.setdefault(found.title, source.name)
             try:
                 if found.kind == "NPUNodePolicy":
                     policy = NPUNodePolicy.model_validate(found.content)

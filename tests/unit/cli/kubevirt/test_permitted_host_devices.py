@@ -159,3 +159,19 @@ def test_files_with_faults_give_no_block(repository: Repository) -> None:
     assert (code, block) == (1, {})
     assert "npufleet lint" in err
     assert "count" in err
+
+
+def test_two_objects_of_one_name_are_not_merged(repository: Repository) -> None:
+    repository.put(profile_map("a", gpus=[card(L40S_24)]), profile_map("a", gpus=[card(L40S_48)]))
+    code, block, err = repository.run()
+    assert (code, block) == (1, {})
+    assert "VGPUProfileMap/a is in" in err
+
+
+def test_rows_of_both_outputs_say_the_same(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    repository.put(profile_map(gpus=[card(L40S_24)]))
+    _, block, _ = repository.run()
+    assert main(["kubevirt", "permitted-host-devices", str(repository.objects)]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed == {"spec": {"configuration": {"permittedHostDevices": block}}}
+    assert "pciVendorSelector" in block["pciHostDevices"][0]
