@@ -86,6 +86,7 @@ def test_from_nothing_to_two_vgpus_and_the_second_pass_writes_nothing(bare: Card
     assert tool_calls() == [f"sriov-manage -e {bare.bdf}"]
 
 
+@pytest.mark.guest_deadline(400)
 def test_the_command_makes_the_same_by_itself(bare: Card, tmp_path: Path) -> None:
     """As whoever is on the node runs it: its own catalogue, which knows nothing of this card, and its own children."""
     writer = GuestWriter()
@@ -98,11 +99,11 @@ def test_the_command_makes_the_same_by_itself(bare: Card, tmp_path: Path) -> Non
     file.write_text(json.dumps({**head, "spec": spec}))
     tools = ["--sriov-manage", str(TOOLS / "sriov-manage"), "--nvidia-smi", str(TOOLS / "nvidia-smi")]
     command = [sys.executable, "-m", "profile_writer.main", "--once", "--desired", str(file), *tools]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert carried(bare) == [24, 24, 0, 0, 0, 0, 0]
     with traced() as trace:
-        again = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        again = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         assert again.returncode == 0, again.stdout + again.stderr
         assert trace.writes() == []
     assert tool_calls() == [f"sriov-manage -e {bare.bdf}"]
@@ -199,7 +200,8 @@ def test_who_opens_a_function_first_costs_only_that_one_its_type(card: Card) -> 
         report = writer.ordered(card.bdf, ("6Q", VF_TOTAL))
         assert len(users) == 1
         by_address = {vgpu.address: (vgpu.state, vgpu.reason) for vgpu in report.vgpus}
-        assert by_address.pop(first.bdf) in {("Failed", "TypeFailed"), ("Blocked", "InUse")}
+        assert by_address.pop(first.bdf) == ("Failed", "TypeFailed")
+        assert "Device or resource busy" in next(vgpu.message for vgpu in report.vgpus if vgpu.address == first.bdf)
         assert set(by_address.values()) == {("Ready", "Typed")}
         assert carried(card) == [0] + [6] * (VF_TOTAL - 1)
     finally:
