@@ -41,7 +41,9 @@ class DeviceLooks:
 
     async def each(self, wanted: Sequence[Wanted]) -> Looks:
         """Each look in a thread of its own."""
-        by_key = {f"{one.address} {one.kind} {one.backend} {one.vendor}:{one.model}": one for one in wanted}
+        by_key = {
+            f"{one.address} {one.kind} {one.backend} {one.vendor}:{one.model} {one.profile}": one for one in wanted
+        }
         calls = {key: partial(nodes_of, self._host, one) for key, one in by_key.items()}
         found: dict[Wanted, tuple[str, ...] | str] = {}
         for key, result in (await self._calls.each(calls)).items():

@@ -28,6 +28,8 @@ class Offered(Protocol):
     def entry(self) -> DesiredDevice: ...
     @property
     def capacity(self) -> Mapping[str, str]: ...
+    @property
+    def profile(self) -> str | None: ...
 
 
 class UnknownDeviceError(Exception):
@@ -88,7 +90,7 @@ def candidate(
     if kind is None:
         raise UnknownDeviceError(_unknown(device.device))
     policy = _policy(offer) if offer is not None else _backend_of(recorded.nodes if recorded else ())
-    if kind is NamedKind.VFIO:
+    if kind in (NamedKind.VFIO, NamedKind.VGPU):
         backend = settled(policy, wished(allocation.configs, device.request))
     else:
         refuse_for_others(allocation.configs, device.request, device.device)
@@ -100,6 +102,8 @@ def candidate(
         backend,
         None if identity is None else identity.vendor,
         None if identity is None else identity.device,
+        # What the claim had stays what it was promised, whatever is offered under the name since.
+        (recorded.profile if recorded else None) or (offer.profile if offer is not None else None),
     )
     shape = shape_digest(offer.entry) if offer is not None else recorded.shape if recorded else UNKNOWN_SHAPE
     return Candidate(device, wanted, shape, offer.capacity if offer is not None else {})
@@ -158,6 +162,7 @@ def started(
             shape=one.shape,
             nodes=nodes,
             consumed=one.allocated.consumed,
+            profile=one.wanted.profile,
         )
         for one, nodes in found
     )

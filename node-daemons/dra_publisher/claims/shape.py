@@ -14,6 +14,7 @@ from crds.catalogue.loader import load_catalogue
 from crds.catalogue.product import Vendor
 from crds.device_names import NamedKind
 from crds.models.modes import IOMMUBackend
+from node_host.boot import BootUnknownError, read_boot_id
 from node_host.bounded_call import HungError
 from node_host.evidence.device_nodes import read_device_nodes
 from node_host.host import Host
@@ -22,10 +23,12 @@ from node_host.pci.iommu import GROUPS
 from node_host.pci.vfio_drivers import is_vfio_driver
 from node_host.pci.vfio_nodes import missing_node, read_vfio_nodes
 from node_host.pci.viability import obstacles
+from node_host.vgpu.live import live_profile
 
 _log = logging.getLogger(__name__)
 
 BINDER: Final = "npufleet-vfio-binder"
+WRITER: Final = "npufleet-profile-writer"
 _CONTAINER: Final = "/dev/vfio/vfio"
 _IOMMUFD: Final = "/dev/iommu"
 # Where drivers of accelerators put nodes that users open, for vendors of which the catalogue names none.
@@ -38,13 +41,17 @@ class NotRealisedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a claim needs of a device. ``vendor`` and ``model`` are PCI ids, None where not known."""
+    """What a claim needs of a device. ``vendor`` and ``model`` are PCI ids, None where not known.
+
+    ``profile`` is that of a vGPU by name, None of every other device.
+    """
 
     address: str
     kind: NamedKind
     backend: IOMMUBackend
     vendor: str | None = None
     model: str | None = None
+    profile: str | None = None
 
 
 def nodes_of(host: Host, wanted: Wanted) -> tuple[str, ...]:
@@ -60,6 +67,8 @@ def nodes_of(host: Host, wanted: Wanted) -> tuple[str, ...]:
             return tuple(sorted(_vfio(host, device, wanted.backend)))
         if wanted.kind is NamedKind.NPU:
             return tuple(sorted(_native(host, device, load_catalogue().vendors)))
+        if wanted.kind is NamedKind.VGPU:
+            return tuple(sorted(_vgpu(host, device, wanted)))
     except OSError as error:
         raise NotRealisedError(f"{wanted.address} cannot be looked at: {error.strerror or error}") from error
     raise NotRealisedError(f"{wanted.address}: this version gives no devices of type {wanted.kind}")
@@ -138,6 +147,29 @@ def _vfio(host: Host, device: PCIDevice, backend: IOMMUBackend) -> set[str]:
             f"waits for {BINDER} to bind it"
         )
     _refuse_unviable(host, device)
+    return _vfio_nodes(host, device, backend)
+
+
+def _vgpu(host: Host, device: PCIDevice, wanted: Wanted) -> set[str]:
+    """A virtual function stays on its vendor's driver, which is a VFIO driver once the function has a type."""
+    if wanted.profile is None:
+        raise NotRealisedError(f"{device.address}: nobody knows which vGPU profile it was allocated as")
+    try:
+        boot_id = read_boot_id(host)
+    except BootUnknownError as error:
+        raise NotRealisedError(f"{device.address}: {error}") from error
+    # Type numbers go by the ids of the function's card.
+    card = _device(host, _target(host, f"{host.resolve(f'{DEVICES}/{device.address}')}/physfn") or device.address)
+    live = live_profile(host, device.address, f"{card.vendor}:{card.device}", boot_id)
+    if live.profile != wanted.profile:
+        raise NotRealisedError(
+            f"{device.address} has vGPU profile {live.profile or f'none ({live.why})'}, not {wanted.profile}, "
+            f"in this boot; waits for {WRITER} to set it"
+        )
+    return _vfio_nodes(host, device, wanted.backend)
+
+
+def _vfio_nodes(host: Host, device: PCIDevice, backend: IOMMUBackend) -> set[str]:
     there = read_vfio_nodes(host)
     missing = missing_node(device, backend, there)
     if missing is not None:

@@ -44,3 +44,9 @@ class Offer:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+
+    @property
+    def profile(self) -> str | None:
+        """That of a vGPU, None of every other device."""
+        found = self.attributes.get("profile")
+        return found if self.kind is NamedKind.VGPU and isinstance(found, str) else None
