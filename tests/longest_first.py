@@ -13,6 +13,8 @@ LONGEST: Final[tuple[str, ...]] = (
     "tests/unit/controllers/test_node_policy_properties.py",
     "tests/unit/vfio_binder/test_every_step_struck.py",
     "tests/unit/vfio_binder/test_hand_over_properties.py",
+    "tests/unit/profile_writer/test_writer_properties.py",
+    "tests/unit/profile_writer/test_deaths.py",
     "tests/unit/webhooks/parity/test_same_verdict.py",
     "tests/unit/webhooks/parity/test_acceptance.py",
     "tests/unit/webhooks/parity/test_arbitrary_requests.py",

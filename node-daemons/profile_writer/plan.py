@@ -258,7 +258,9 @@ class _Layout:
         again = [
             function
             for function in self._kept
-            if self._untouchable(function) is None and (size is None or self._size_of(function) < size)
+            if self._untouchable(function) is None
+            and function.profile != profile
+            and (size is None or self._size_of(function) < size)
         ]
         return self._cleared(min(again, key=self._size_of), rearranges=profile) if again else None
 

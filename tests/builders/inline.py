@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from node_host.acting.bounded_tool import BoundedTools
 from node_host.acting.bounded_write import BoundedWriter
 from node_host.acting.locks import Locks
 from node_host.bounded_call import BoundedCalls
+from node_host.host import ToolResult
 
 T = TypeVar("T")
 
@@ -27,6 +29,13 @@ class InlineWriter(BoundedWriter):
 
     async def write(self, path: str, data: bytes, locks: Locks) -> None:
         self._host.write(path, data)
+
+
+class InlineTools(BoundedTools):
+    """Programs of the host run where they stand."""
+
+    async def run(self, path: str, arguments: Sequence[str], locks: Locks) -> ToolResult:
+        return self._host.run_tool(path, arguments)
 
 
 def _result(call: Callable[[], T]) -> T | Exception:

@@ -24,6 +24,7 @@ from simulated_node.description import HostDescription
 from simulated_node.description_files import load_description
 from simulated_node.kernel import SimulatedKernel
 from tests.builders.binder import NODE_UID, FakeClock, spec
+from tests.builders.inline import InlineCalls, InlineTools, InlineWriter
 
 CARD: Final = "0000:21:00.0"
 OTHER: Final = "0000:22:00.0"
@@ -86,7 +87,10 @@ async def no_pause(_: float) -> None:
 
 
 class WriterBench:
-    """A profile writer on a simulated host. ``restart`` gives it a new one, as after a crash or an upgrade."""
+    """A profile writer on a simulated host. ``restart`` gives it a new one, as after a crash or an upgrade.
+
+    ``inline`` makes calls where they stand: where nothing hangs, thousands of passes are made.
+    """
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class WriterBench:
         *,
         deadline_seconds: float = 20.0,
         in_memory: bool = True,
+        inline: bool = False,
         host: Callable[[HostWithTools], HostWithTools] = lambda host: host,
     ) -> None:
         self.kernel = SimulatedKernel(root, description or l40s(), in_memory=in_memory)
@@ -104,6 +109,7 @@ class WriterBench:
         self.orders = Orders(None, NODE_UID)
         self._generations = itertools.count(1)
         self._deadline = deadline_seconds
+        self._inline = inline
         self._marked = 0
         self.restart()
 
@@ -112,16 +118,17 @@ class WriterBench:
 
     def restart(self, host: HostWithTools | None = None) -> None:
         port = host or self.host
-        self.writes_through = BoundedWriter(port, deadline_seconds=self._deadline)
-        self.tools = BoundedTools(port, deadline_seconds=self._deadline)
+        writer, tools, calls = (
+            (InlineWriter, InlineTools, InlineCalls) if self._inline else (BoundedWriter, BoundedTools, BoundedCalls)
+        )
         self.writer = ProfileWriter(
             port,
             load_catalogue(),
             Record(self.kernel.host().local(RECORD)),
-            self.writes_through,
-            self.tools,
+            writer(port, deadline_seconds=self._deadline),
+            tools(port, deadline_seconds=self._deadline),
             now=lambda: "2026-12-01T12:00:00Z",
-            calls=BoundedCalls(deadline_seconds=self._deadline),
+            calls=calls(deadline_seconds=self._deadline),
             clock=self.clock,
             jitter=lambda: 1.0,
             sleep=no_pause,
