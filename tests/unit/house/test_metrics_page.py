@@ -14,6 +14,9 @@ from controllers.node_policy.controller import COMPONENT as CONTROLLER
 from controllers.node_policy.controller import NodePolicyController
 from dra_publisher.metrics import PublisherMetrics
 from dra_publisher.slices.resource_slice import COMPONENT as PUBLISHER
+from node_host.device_metrics import DeviceMetrics
+from profile_writer.daemon import DAEMON
+from profile_writer.executing import COMPONENT as WRITER
 from runtime.metrics import Metrics
 from tests.builders.fake_api import FakeApi
 from vfio_binder.binder import COMPONENT as BINDER
@@ -60,6 +63,9 @@ def registry_of(component: str) -> CollectorRegistry:
     if component == BINDER:
         BinderMetrics(metrics.registry)
         return metrics.registry
+    if component == WRITER:
+        DeviceMetrics(metrics.registry, DAEMON)
+        return metrics.registry
     if component == PUBLISHER:
         PublisherMetrics(metrics.registry)
         return metrics.registry
@@ -75,7 +81,7 @@ def registry_of(component: str) -> CollectorRegistry:
     return metrics.registry
 
 
-@pytest.mark.parametrize("component", [CONTROLLER, BINDER, PUBLISHER, WEBHOOK])
+@pytest.mark.parametrize("component", [CONTROLLER, BINDER, WRITER, PUBLISHER, WEBHOOK])
 def test_the_page_names_every_metric_of_a_process_with_its_type_and_labels(component: str) -> None:
     documented = on_page(EVERY_PROCESS) | on_page(component)
     assert exported(registry_of(component)) == documented
