@@ -124,6 +124,7 @@ class ProfileWriter:
     async def dry_run(self, orders: Orders) -> Pass:
         """Where the cards stand and what the first step of each would be; nothing is written anywhere."""
         view, state = await self._look(orders, set_aside=False)
+        self._ports.looking.keeps_names = False
         return await self._only_looked(orders, _cards(orders), view, state)
 
     async def _look(self, orders: Orders, *, set_aside: bool = True) -> tuple[HostView, RecordsState[CardEntry]]:
