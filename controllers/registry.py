@@ -40,6 +40,13 @@ CONTROLLERS = (
         "controllers.node_policy.entry",
         "NPUNodePolicy: decides what becomes of which device, and rolls it out",
     ),
+    Controller(
+        "profile-map",
+        "npufleet-profile-map",
+        9441,
+        "controllers.profile_map.entry",
+        "VGPUProfileMap: tells what has become of its vGPUs",
+    ),
 )
 
 

@@ -147,3 +147,14 @@ def _give_up() -> None:
     log.error("A task or a thread does not end: ending the process without it")
     logging.shutdown()
     os._exit(FAILED)
+
+
+async def unless_stopped(process: Process, work: Coroutine[Any, Any, Any]) -> bool:
+    """Wait for `work`; False when the process shall stop before it is done."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(process.stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return task.done() and not process.stop.is_set()
+    finally:
+        task.cancel()
+        stopped.cancel()

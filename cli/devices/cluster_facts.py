@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cli.devices.rows import Allocation, Offer, PodName, Why
-from controllers.node_policy.reading import items, mapping
+from controllers.reading import items, mapping
 from crds.device_names import address_of
 
 BUS_ID: Final = "resource.kubernetes.io/pciBusID"

@@ -15,7 +15,7 @@ from controllers.node_policy.plan import NodeView, StateView, read_state
 from controllers.node_policy.plan.orders import Order
 from controllers.node_policy.plan.progress import DAEMONS, PUBLISHED, Progress, Verdict, verdict_on, with_publication
 from controllers.node_policy.plan.view import Subtree
-from controllers.node_policy.reading import items, mapping
+from controllers.reading import items, mapping
 from crds.models.bindings import BindingReason
 from crds.models.conditions import Status, find_condition
 from crds.models.modes import Mode

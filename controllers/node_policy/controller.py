@@ -19,7 +19,7 @@ from typing import Any
 
 import kopf
 
-from controllers.node_policy.daemon_leases import LeaseReader
+from controllers.daemon_leases import LeaseReader
 from controllers.node_policy.drain.marks import NodeMarker
 from controllers.node_policy.drain.rounds import Rounds
 from controllers.node_policy.metrics import Figures, SharedQueueMetrics
@@ -38,7 +38,7 @@ from runtime.kopf_operator import run_kopf
 from runtime.lease import LeaderElection
 from runtime.list_watch import WATCHING, ListWatch
 from runtime.metrics import Metrics
-from runtime.process import Process
+from runtime.process import Process, unless_stopped
 from runtime.resources import (
     CONFIG_MAPS,
     DEVICE_CLASSES,
@@ -203,11 +203,11 @@ class NodePolicyController:
         )
         process.supervise(kopf_run, "kopf", finite=True)
         # Nothing is decided before everything is known: what was not listed yet is not absent.
-        if not await _unless_stopped(process, self._wait_synced()):
+        if not await unless_stopped(process, self._wait_synced()):
             return
         give_up_lease = asyncio.Event()
         election = process.supervise(self._election.run(give_up_lease), "election", finite=True)
-        if await _unless_stopped(process, self._election.acquired.wait()):
+        if await unless_stopped(process, self._election.acquired.wait()):
             await self._lead(process)
         give_up_lease.set()
         events.cancel()
@@ -368,14 +368,3 @@ def _nodes_by_state(made: Plan, policies: Mapping[str, PolicyView]) -> dict[str,
             states = {"matched": nodes.matched, "updated": nodes.updated, "ready": nodes.ready}
             found[name] = states | {"blocked": nodes.blocked, "draining": draining[name]}
     return found
-
-
-async def _unless_stopped(process: Process, work: Coroutine[Any, Any, Any]) -> bool:
-    """Wait for `work`; False when the process shall stop before it is done."""
-    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(process.stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        return task.done() and not process.stop.is_set()
-    finally:
-        task.cancel()
-        stopped.cancel()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from controllers.node_policy.daemon_leases import Daemon
+from controllers.daemon_leases import Daemon
 from controllers.node_policy.plan import NodeView, PolicyView, StateView, World, read_node, read_policy, read_state
 from controllers.node_policy.plan.orders import Orders
 from controllers.node_policy.plan.progress import DAEMONS

@@ -4,45 +4,16 @@ Kept apart from the constants, because code that sets a reason needs no prose. T
 daemons live beside their plans; a test holds the tables here against them.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
+from crds.models.documented import ConditionDoc as ConditionDoc
+from crds.models.documented import ReasonDoc as ReasonDoc
+from crds.models.documented import ReasonTable as ReasonTable
+from crds.models.documented import reasons as _reasons
 from crds.models.node_policy import PolicyConditionType, PolicyReason
 from crds.models.node_state import DeviceState
 from crds.models.publication import PublicationConditionReason, PublicationConditionType, PublicationReason
-
-
-@dataclass(frozen=True, slots=True)
-class ReasonDoc:
-    """A reason, the status or state that it stands with, and what it means."""
-
-    reason: str
-    status: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionDoc:
-    """A condition, the field of the object that holds it, and its reasons."""
-
-    holder: str
-    type: str
-    meaning: str
-    reasons: tuple[ReasonDoc, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReasonTable:
-    """Reasons outside of conditions: the field that holds them, and what each means."""
-
-    field: str
-    meaning: str
-    reasons: tuple[ReasonDoc, ...]
-
-
-def _reasons(*rows: tuple[str, str, str]) -> tuple[ReasonDoc, ...]:
-    return tuple(ReasonDoc(str(reason), str(status), meaning) for reason, status, meaning in rows)
-
+from crds.models.vgpu_reference import MAP, MAP_PROBLEMS, PROFILES, VGPUS
 
 _SEE_BLOCKERS: Final = "see `blockers`"
 _NO_PROGRESS: Final = "Nothing has moved for `rollout.progressDeadlineSeconds`."
@@ -504,6 +475,8 @@ _BLOCKERS: Final = ReasonTable(
         ("ReportUnreadable", "", "A daemon's report cannot be understood."),
         ("DaemonMissing", "", _MISSING),
         ("DeviceClassMissing", "", f"{_NO_CLASS} `node` is empty."),
+        ("ProfileMapMissing", "", _NO_MAP),
+        ("NoLayoutForCard", "", _NO_LAYOUT),
         ("DaemonSilent", "", _SILENT),
         ("Rebooted", "", _REBOOTED),
         ("InternalError", "", "A fault of npufleet: the node stays as it is; the log of the controller says more."),
@@ -511,8 +484,13 @@ _BLOCKERS: Final = ReasonTable(
     ),
 )
 
-CONDITIONS: Final[dict[str, tuple[ConditionDoc, ...]]] = {"NPUNodePolicy": _POLICY, "NPUNodeState": _NODE_STATE}
+CONDITIONS: Final[dict[str, tuple[ConditionDoc, ...]]] = {
+    "NPUNodePolicy": _POLICY,
+    "NPUNodeState": (*_NODE_STATE, *PROFILES),
+    "VGPUProfileMap": MAP,
+}
 REASONS: Final[dict[str, tuple[ReasonTable, ...]]] = {
     "NPUNodePolicy": (_BLOCKERS,),
-    "NPUNodeState": (_DEVICES, _PUBLISHED),
+    "NPUNodeState": (_DEVICES, _PUBLISHED, VGPUS),
+    "VGPUProfileMap": (MAP_PROBLEMS,),
 }

@@ -5,10 +5,24 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from crds.models.base import ATOMIC_LIST, Counter, Distinct, Generation, KubeObject, Model, absent
+from crds.models.base import (
+    ATOMIC_LIST,
+    Counter,
+    Distinct,
+    Generation,
+    KubeObject,
+    Model,
+    ObjectName,
+    PCIAddress,
+    Reason,
+    ShortText,
+    absent,
+)
 from crds.models.conditions import Conditions
 from crds.models.device_match import DeviceMatch
 
+MOST_PROBLEMS: Final = 16
+MOST_PROFILES: Final = 64
 PROFILE_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 PROFILE_NAME_LENGTH: Final = 63
 ProfileName = Annotated[str, Field(min_length=1, max_length=PROFILE_NAME_LENGTH, pattern=PROFILE_NAME_PATTERN)]
@@ -122,6 +136,40 @@ class ProfileCounts(VGPUTotals):
     profile: Annotated[ProfileName, Field(description="The profile.")]
 
 
+class MapConditionType(StrEnum):
+    """Conditions of a map."""
+
+    READY = "Ready"
+    ACCEPTED = "Accepted"
+
+
+class MapReason(StrEnum):
+    """Stable reasons in them."""
+
+    # Ready
+    ALL_TYPED = "AllTyped"
+    NOT_USED = "NotUsed"
+    CARDS_FAILED = "CardsFailed"
+    CARDS_BLOCKED = "CardsBlocked"
+    CARDS_PENDING = "CardsPending"
+    DAEMON_MISSING = "DaemonMissing"
+    DAEMON_SILENT = "DaemonSilent"
+    REBOOTED = "Rebooted"
+    # Accepted
+    VALID = "Valid"
+    INVALID = "Invalid"
+
+
+class MapProblem(Model):
+    """A vGPU, or a card, that is not as the map asks."""
+
+    node: Annotated[ObjectName, Field(description="The node.")]
+    device: Annotated[PCIAddress, Field(description="The virtual function, or the card.")]
+    profile: Annotated[ProfileName | None, Field(description="The profile; absent for a card.")] = None
+    reason: Annotated[Reason, Field(description="One stable CamelCase word, as the profile writer says it.")]
+    message: Annotated[ShortText, Field(description="The same for a human, with the fix.")] = ""
+
+
 class ProfileMapStatus(Model):
     """What has become of it; written by the profile-map controller."""
 
@@ -133,10 +181,18 @@ class ProfileMapStatus(Model):
     profiles: Annotated[
         tuple[ProfileCounts, ...],
         Field(
-            max_length=64,
+            max_length=MOST_PROFILES,
             description="vGPUs by profile.",
         ),
         Distinct("profile"),
+    ] = ()
+    problems: Annotated[
+        tuple[MapProblem, ...],
+        Field(
+            max_length=MOST_PROBLEMS,
+            description="What stands in the way, the worst first.",
+            json_schema_extra=ATOMIC_LIST,
+        ),
     ] = ()
 
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from controllers.node_policy.plan.read import read_inventory
 from controllers.node_policy.plan.view import DeviceView
-from controllers.node_policy.reading import mapping
+from controllers.reading import mapping
 from crds.catalogue import Catalogue
 from crds.models.base import KubeObject
 from crds.models.kinds import BY_NAME

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers.node_policy.plan.drains import DrainedDevice, DrainOrder
-from controllers.node_policy.reading import items, mapping
+from controllers.reading import items, mapping
 from crds.device_names import address_of
 
 

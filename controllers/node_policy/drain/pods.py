@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from controllers.node_policy.plan.drains import DrainedDevice
-from controllers.node_policy.reading import items, mapping
+from controllers.reading import items, mapping
 
 MAX_BLOCKERS: Final = 16
 _LONGEST_TEXT: Final = 512

@@ -24,7 +24,7 @@ from controllers.node_policy.plan.view import (
     StateView,
     Subtree,
 )
-from controllers.node_policy.reading import mapping
+from controllers.reading import mapping
 from crds.models.base import describe_faults
 from crds.models.conditions import Status, find_condition
 from crds.models.node_policy import NodePolicySpec, NodePolicyStatus

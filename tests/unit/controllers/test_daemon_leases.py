@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from controllers.node_policy.daemon_leases import Daemon, LeaseBook, LeaseReader
+from controllers.daemon_leases import Daemon, LeaseBook, LeaseReader
 from runtime.lease import daemon_lease_name
 from runtime.resources import LEASES, NAMESPACE
 from tests.builders.fake_api import FakeApi

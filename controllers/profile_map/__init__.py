@@ -1,0 +1,1 @@
+"""VGPUProfileMap: what has become of the vGPUs that it asks for. Nothing is ordered from here."""
