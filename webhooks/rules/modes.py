@@ -174,7 +174,6 @@ def reserve_takes_all(subject: Subject, view: View) -> Iterator[Fault]:
     "NPF-NP-108",
     kinds=("NPUNodePolicy",),
     title="no more virtual functions than the card makes",
-    severity=Severity.WARNING,
     reason="""The kernel refuses a number of virtual functions above what the card makes, and the device would stay
     Failed. It is an error where the number is sure, and a warning where it may depend on the driver.""",
     good=("devices: [{name: a, match: {products: [L40S]}, mode: Passthrough, passthrough: {virtualFunctions: 16}}]",),
@@ -192,11 +191,12 @@ def too_many_functions(subject: Subject, view: View) -> Iterator[Fault]:
                     f"{product.name} makes at most {most} virtual functions, not {asked}",
                     f"the nearest is {most}",
                 )
-                yield Fault(place, message, fix, Severity.ERROR, about=product.name, excess=asked - most)
+                yield Fault(place, message, fix, about=product.name, excess=asked - most)
                 break
             if most is None and seen is not None and asked is not None and asked > seen:
                 message = f"{asked} virtual functions are asked of {product.name}, of which {seen} are known"
-                yield Fault(place, message, "it is made when the card on the host makes as many")
+                fix = "it is made when the card on the host makes as many"
+                yield Fault(place, message, fix, Severity.WARNING)
                 break
 
 

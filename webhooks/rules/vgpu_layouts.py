@@ -195,7 +195,6 @@ def too_much_frame_buffer(subject: Subject, view: View) -> Iterator[Fault]:
     "NPF-PM-107",
     kinds=_KINDS,
     title="a layout has no more vGPUs than the card has virtual functions",
-    severity=Severity.WARNING,
     reason="""Each vGPU lives on a virtual function of its own, whatever frame buffer is left. It is an error where the
     number of functions is sure, and a warning where it may depend on the driver.""",
     good=(_gpus(_L40S, "{profile: L40S-1Q, count: 8}, {profile: L40S-2Q, count: 8}", ", mixedSizes: Allow"),),
@@ -211,10 +210,10 @@ def more_than_functions(subject: Subject, view: View) -> Iterator[Fault]:
         if most is not None and asked > most:
             message, excess = f"{asked} vGPUs on the {most} virtual functions of {product.name}", asked - most
             fix, about = f"take away {excess}", [product.name]
-            yield Fault(f"{card.at}/layout", message, fix, Severity.ERROR, about=about, excess=excess)
+            yield Fault(f"{card.at}/layout", message, fix, about=about, excess=excess)
         elif seen is not None and asked > seen >= max(counts.values(), default=0):
             message = f"{asked} vGPUs need as many virtual functions, and of {product.name} {seen} are known"
-            yield Fault(f"{card.at}/layout", message, _TAKEN)
+            yield Fault(f"{card.at}/layout", message, _TAKEN, Severity.WARNING)
 
 
 @rule(

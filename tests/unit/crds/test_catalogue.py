@@ -76,7 +76,7 @@ def test_vgpu_profiles_are_as_the_vendor_table_says() -> None:
     assert {p.name: (p.frame_buffer_gib, p.maximum) for p in card.profiles} == {
         f"L40S-{name}": row for name, row in table.items()
     }
-    assert card.virtual_functions_seen == 16
+    assert card.virtual_functions == 16
     found = card.profile("L40S-24Q")
     assert found is not None
     assert found.frame_buffer_gib == 24

@@ -15,8 +15,12 @@ from crds.models.condition_reference import CONDITIONS, REASONS
 from crds.models.kinds import KINDS
 from crds.models.node_policy import PolicyConditionType, PolicyReason
 from crds.models.node_state import DeviceState
+from crds.models.profile_map import MapConditionType, MapReason
+from crds.models.profiling import ProfileReason, ProfilesConditionReason
 from crds.models.publication import PublicationConditionReason, PublicationConditionType, PublicationReason
 from crds.yaml_documents import read_documents
+from profile_writer.report import ConditionType as WriterConditionType
+from profile_writer.report import RecordReason
 from vfio_binder.report import ConditionReason, ConditionType
 
 ROOT = Path(__file__).parents[3]
@@ -96,12 +100,16 @@ def test_every_condition_and_reason_is_in_the_reference() -> None:
     assert words("NPUNodeState", "status.rollout") == (constants(NodeConditionType), constants(NodeReason))
     binder = words("NPUNodeState", "status.inventory", "status.bindings")
     assert binder == (constants(ConditionType), constants(ConditionReason))
+    writer = words("NPUNodeState", "status.profiles")
+    assert writer == (constants(WriterConditionType), constants(ProfilesConditionReason) | constants(RecordReason))
+    assert words("VGPUProfileMap", "status") == (constants(MapConditionType), constants(MapReason))
     publisher = words("NPUNodeState", "status.publication")
     assert publisher == (constants(PublicationConditionType), constants(PublicationConditionReason))
 
 
 def test_every_reason_of_a_device_and_of_a_blocker_is_in_the_reference() -> None:
-    devices, published = REASONS["NPUNodeState"]
+    devices, published, vgpus = REASONS["NPUNodeState"]
+    assert {reason.reason for reason in vgpus.reasons} == constants(ProfileReason)
     assert {reason.reason for reason in devices.reasons} == constants(Reason)
     assert {reason.status for reason in devices.reasons} == constants(DeviceState)
     assert {reason.reason for reason in published.reasons} == constants(PublicationReason)

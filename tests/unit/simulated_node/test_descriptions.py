@@ -133,7 +133,7 @@ def test_node_l40s_has_the_types_of_the_catalogue() -> None:
     assert len(cards) == 2
     for card in cards:
         assert card.vgpu is not None
-        assert card.sriov_total_vfs == product.virtual_functions_seen
+        assert card.sriov_total_vfs == product.virtual_functions
         types = {kind.name: kind.frame_buffer for kind in card.vgpu.types}
         wanted = {f"NVIDIA {profile.name}": profile.frame_buffer_gib for profile in product.profiles}
         assert wanted.items() <= types.items()

@@ -147,7 +147,7 @@ def random_card(chance: random.Random, address: str) -> tuple[Object, Object, Co
 def test_counts_are_those_of_a_naive_recount_whatever_the_order_of_arrival() -> None:
     ran = 0
     for seed in range(2500):
-        chance = random.Random(seed)  # noqa: S311 - examples
+        chance = random.Random(seed)
         states, desired, there = [], Counter[str](), Counter[str]()
         for number in range(chance.randrange(4)):
             current = chance.random() < 0.7

@@ -30,6 +30,7 @@ products:
   source: ["A card that is made up for a test"]
 """
 CATALOGUE = Catalogue({"made-up.yaml": VENDOR})
+SEEN = Catalogue({"made-up.yaml": VENDOR.replace("virtualFunctions:", "virtualFunctionsSeen:")})
 REAL = load_catalogue()
 SIZES = {"CARD-1Q": 1, "CARD-2Q": 2, "CARD-3Q": 3, "CARD-4Q": 4, "CARD-12Q": 12}
 FLOOR = 2000
@@ -161,13 +162,16 @@ def test_sizes_mixed_on_a_card_without_a_mode_for_it_are_a_warning() -> None:
 
 
 def test_a_number_of_functions_that_a_driver_may_raise_refuses_nothing() -> None:
-    assert refused(["L40S"], "L40S-1Q", count=32) == set()
-    assert refused(["L40S"], "L40S-1Q", count=49) == {"NPF-PM-105"}
-    mixed = [{"profile": "L40S-1Q", "count": 12}, {"profile": "L40S-2Q", "count": 12}]
-    gpus = [{"match": {"products": ["L40S"]}, "layout": mixed, "mixedSizes": "Allow"}]
-    assert broken(profile_map(gpus=gpus)) == set()
-    policy = node_policy(rules=[device_rule(products=["L40S"], passthrough={"virtualFunctions": 32})])
-    told = judge(Subject.of(BY_NAME["NPUNodePolicy"], policy), KnownView(REAL), layers=SERVER_LAYERS)
+    def of(profile: str, count: int) -> dict[str, Any]:
+        return profile_map(products=["CARD"], layout={profile: count})
+
+    assert broken(of("CARD-1Q", 8), SEEN) == set()
+    assert broken(of("CARD-1Q", 13), SEEN) == {"NPF-PM-105"}
+    mixed = [{"profile": "CARD-1Q", "count": 4}, {"profile": "CARD-2Q", "count": 4}]
+    gpus = [{"match": {"products": ["CARD"]}, "layout": mixed, "mixedSizes": "Allow"}]
+    assert broken(profile_map(gpus=gpus), SEEN) == set()
+    policy = node_policy(rules=[device_rule(products=["CARD"], passthrough={"virtualFunctions": 32})])
+    told = judge(Subject.of(BY_NAME["NPUNodePolicy"], policy), KnownView(SEEN), layers=SERVER_LAYERS)
     assert [(found.rule, found.severity) for found in told] == [("NPF-NP-108", Severity.WARNING)]
 
 

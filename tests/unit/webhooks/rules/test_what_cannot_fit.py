@@ -16,14 +16,15 @@ CANNOT = {
     "two of 48 GB": ({"L40S-48Q": 2}, Severity.ERROR),
     "three of 24 GB": ({"L40S-24Q": 3}, Severity.ERROR),
     "sizes mixed without Allow": ({"L40S-24Q": 1, "L40S-12Q": 2}, Severity.ERROR),
-    # How many functions the card has is seen, not sure.
-    "seventeen on sixteen functions": ({"L40S-1Q": 17}, Severity.WARNING),
+    "seventeen on sixteen functions": ({"L40S-1Q": 17}, Severity.ERROR),
+    "seventeen of two profiles": ({"L40S-1Q": 9, "L40S-2Q": 8}, Severity.ERROR),
 }
 RULES = {
     "two of 48 GB": "NPF-PM-105",
     "three of 24 GB": "NPF-PM-105",
     "sizes mixed without Allow": "NPF-PM-106",
     "seventeen on sixteen functions": "NPF-PM-105",
+    "seventeen of two profiles": "NPF-PM-107",
 }
 
 
