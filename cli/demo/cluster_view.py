@@ -69,8 +69,24 @@ def unsettled(policies: list[dict[str, Any]], states: list[dict[str, Any]]) -> s
     A device that is blocked, failed or held has arrived: nothing happens to it before something else does.
     """
     waiting = [policy["metadata"]["name"] for policy in policies if not _answered(policy)]
-    waiting += [state["metadata"]["name"] for state in states if not (_is_bound(state) and _is_published(state))]
+    waiting += [
+        state["metadata"]["name"]
+        for state in states
+        if not (_is_bound(state) and _is_carved(state) and _is_published(state))
+    ]
     return ", ".join(waiting)
+
+
+def unsettled_maps(maps: list[dict[str, Any]]) -> str:
+    """The names of profile maps whose vGPUs are still on their way."""
+    return ", ".join(one["metadata"]["name"] for one in maps if not _is_told(one))
+
+
+def _is_told(profile_map: dict[str, Any]) -> bool:
+    status = profile_map.get("status", {})
+    ready = next((found["reason"] for found in status.get("conditions", []) if found["type"] == "Ready"), "")
+    current = status.get("observedGeneration") == profile_map["metadata"]["generation"]
+    return current and ready not in ("", "CardsPending", "Rebooted", "DaemonMissing")
 
 
 def _answered(policy: dict[str, Any]) -> bool:
@@ -89,6 +105,17 @@ def _is_bound(state: dict[str, Any]) -> bool:
         device["state"] in ("Pending", "Released") and device["address"] not in held
         for device in bindings.get("devices", [])
     )
+
+
+def _is_carved(state: dict[str, Any]) -> bool:
+    """Whether the profile writer has answered the same orders in the same boot, and no card is on its way."""
+    if not any(order["mode"] == "VGPU" for order in state["spec"].get("devices", [])):
+        return True
+    status = state.get("status", {})
+    bindings, profiles = status.get("bindings", {}), status.get("profiles", {})
+    if any(profiles.get(key) != bindings.get(key) for key in ("observedGeneration", "bootID")):
+        return False
+    return all(card["state"] != "Pending" for card in profiles.get("devices", []))
 
 
 def _is_published(state: dict[str, Any]) -> bool:

@@ -14,9 +14,10 @@ from cli.errors import ExitCode
 _DESCRIPTION = """\
 Runs the main job of npufleet on this machine: policies are committed to a Git repository, HEAD is applied to a real
 Kubernetes API server, the controller compiles orders for each node, a binder on each (simulated) node carries them out
-by sysfs writes, a publisher offers the devices, and kubectl get npunodepolicies tells what has become of it. Then a pod
-that asks for a device by product and NUMA node, a commit that gives half of the devices back, a change past Git that is
-refused, a reboot, and a restart of every daemon. Needs no hardware, no container engine and no root.
+by sysfs writes, a profile writer cuts cards into vGPUs, a publisher offers the devices, and kubectl get npunodepolicies
+and vgpuprofilemaps tell what has become of it. Then a pod that asks for a device by product and NUMA node, a commit
+that gives half of the devices back, one that mixes vGPU sizes, a change past Git that is refused, a reboot, and a
+restart of every daemon. Needs no hardware, no container engine and no root.
 """
 
 

@@ -23,8 +23,9 @@ from simulated_node.records import WriteRecord
 NAMESPACE = "npufleet-system"
 BINDER = "npufleet-vfio-binder"
 PUBLISHER = "npufleet-dra-publisher"
+PROFILE_WRITER = "npufleet-profile-writer"
 DAEMONS = (BINDER, PUBLISHER)
-CONTROLLERS = ("npufleet-node-policy",)
+CONTROLLERS = ("npufleet-node-policy", "npufleet-profile-map")
 _STOP_SECONDS = 10.0
 # A real kubelet takes its time to ask again for a claim that could not be prepared yet (after a reboot, say).
 _PREPARE_AGAIN = "2"
@@ -32,11 +33,14 @@ _PREPARE_AGAIN = "2"
 
 @dataclass
 class Node:
-    """A simulated node: its host root, and the processes that belong to it. `daemons` run now, `starts` counts all."""
+    """A simulated node: its host root, and the processes that belong to it. `components` are the daemons that it has,
+    `daemons` those that run now, `starts` counts all.
+    """
 
     name: str
     root: Path
     machine: subprocess.Popen[bytes]
+    components: tuple[str, ...] = DAEMONS
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
 
@@ -68,7 +72,9 @@ class Fleet:
             end_children([self._controllers], grace_seconds=_STOP_SECONDS)
         self.start_controllers()
 
-    def start_node(self, name: str, description: str, labels: Mapping[str, str]) -> Node:
+    def start_node(
+        self, name: str, description: str, labels: Mapping[str, str], *, components: tuple[str, ...] = DAEMONS
+    ) -> Node:
         """A machine with a kernel and a kubelet of its own; returns when its host root is there."""
         root, log = self.directory / "hosts" / name, self._log(name)
         kubeconfig = self.directory / "identities" / f"{name}.kubeconfig"
@@ -77,7 +83,7 @@ class Fleet:
         command += ["--node-name", name, "--kubeconfig", str(kubeconfig), "--prepare-again-seconds", _PREPARE_AGAIN]
         for key, value in labels.items():
             command += ["--label", f"{key}={value}"]
-        node = Node(name, root, spawn(command, output=log))
+        node = Node(name, root, spawn(command, output=log), components)
         self.nodes[name] = node
         _await_line(log, "ready", node.machine, what=f"simulated node {name}")
         return node
@@ -105,7 +111,7 @@ class Fleet:
 
     def start_daemons(self, name: str) -> None:
         """Every daemon of the node."""
-        for component in DAEMONS:
+        for component in self.nodes[name].components:
             self.start_daemon(name, component)
 
     def restart_daemons(self, name: str) -> None:

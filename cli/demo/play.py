@@ -34,6 +34,7 @@ def play(directory: Path, *, bin_dir: Path | None, keep: bool) -> None:
             story.first_commit()
             story.claim()
             story.second_commit()
+            story.vgpu_commit()
             story.past_git()
             story.reboot()
             story.quiet()
@@ -51,7 +52,7 @@ def _keep(plane: ControlPlane, fleet: Fleet, directory: Path) -> None:
 It keeps running. In another terminal:
 
   export KUBECONFIG={plane.admin_kubeconfig}
-  {find_kubectl()} get npunodepolicies,npunodestates
+  {find_kubectl()} get npunodepolicies,npunodestates,vgpuprofilemaps
   {find_kubectl()} get npunodestate {ATOM} -o yaml
   {Path(sys.executable).with_name("npufleet")} devices
 

@@ -6,14 +6,15 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
 from cli.checkout import KUSTOMIZE_BASE
 from cli.cluster.run.control_plane import ControlPlane
-from cli.demo import past_git, published
-from cli.demo.cluster_view import ClusterView, unsettled
-from cli.demo.fleet import Fleet
+from cli.demo import past_git, published, vgpus
+from cli.demo.cluster_view import ClusterView, unsettled, unsettled_maps
+from cli.demo.fleet import DAEMONS, PROFILE_WRITER, Fleet
 from cli.demo.repository import PolicyRepository
 from cli.devices.assemble import assemble
 from cli.devices.cluster import read_cluster
@@ -22,7 +23,13 @@ from cli.devices.table import table
 from cli.errors import CommandError
 from cli.progress import Progress, duration
 
-POOLS = {"node-atom": "atom-vm", "node-rebel100": "rebel-vm", "node-mixed": "mixed", "node-hostile": "hostile"}
+POOLS = {
+    "node-atom": "atom-vm",
+    "node-rebel100": "rebel-vm",
+    "node-mixed": "mixed",
+    "node-hostile": "hostile",
+    vgpus.NODE: "l40s-vgpu",
+}
 ATOM = "node-atom"
 _HALF = "  - name: vm-npus\n    limit: 8\n"
 
@@ -48,22 +55,24 @@ class Story:
             f"Starting {len(POOLS)} simulated nodes and their daemons", "Nodes and daemons started"
         ) as step:
             for name, pool in POOLS.items():
-                self.fleet.start_node(name, name, {"npufleet.io/pool": pool})
+                components = (*DAEMONS, PROFILE_WRITER) if name == vgpus.NODE else DAEMONS
+                self.fleet.start_node(name, name, {"npufleet.io/pool": pool}, components=components)
             self.fleet.start_controllers()
             self.view.until(step, "registration of the nodes", self._unregistered, check=self.fleet.check)
             for name in POOLS:
                 self.fleet.start_daemons(name)
 
     def first_commit(self) -> None:
-        """Policies for all four nodes."""
+        """Policies for all nodes."""
         folder = resources.files("cli.demo") / "policies"
         files = {entry.name: entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".yaml")}
         before = self.fleet.drivers(ATOM)
-        message = f"Give the NPUs of {len(POOLS)} nodes to VMs"
+        message = f"Give the NPUs and GPUs of {len(POOLS)} nodes to VMs"
         self._heading(f"Commit {self.repository.commit(files, message)}: {message}")
         self._apply_head()
         self._show_policies()
         self._show_drivers(before)
+        self._show_vgpus(0)
         self._show_blockers("hostile-everything", "are left alone")
         self._show_blockers("mixed-uses", "go to nobody new")
         print(f"\n$ {published.CLASSES}\n{self.view.run('get', 'deviceclasses')}", end="")
@@ -97,6 +106,17 @@ class Story:
         self._show_policies()
         self._show_drivers(before)
 
+    def vgpu_commit(self) -> None:
+        """Each L40S carries vGPUs of two sizes from now on."""
+        before = len(self.fleet.write_log(vgpus.NODE))
+        text = (self.repository.directory / vgpus.MAP).read_text()
+        message = "Mix vGPU sizes on each L40S"
+        changed = text.replace(vgpus.HALVES, vgpus.MIXED)
+        self._heading(f"Commit {self.repository.commit({vgpus.MAP: changed}, message)}: {message}")
+        print(self.repository.change_of_head())
+        self._apply_head()
+        self._show_vgpus(before)
+
     def past_git(self) -> None:
         """Somebody who has every right changes a policy by hand, and is told to commit."""
         self._heading("A change past Git")
@@ -109,18 +129,27 @@ class Story:
 
     def reboot(self) -> None:
         """The node forgets its bindings; its binder makes them anew."""
-        self._heading(f"Reboot of {ATOM}")
+        self._heading(f"Reboot of {ATOM} and {vgpus.NODE}")
         claimed = self._claimed()
-        boot = self.fleet.reboot(ATOM)
+        carried = vgpus.vgpus(self.fleet.nodes[vgpus.NODE].root)
+        written = len(self.fleet.write_log(vgpus.NODE))
+        boots = {name: self.fleet.reboot(name) for name in (ATOM, vgpus.NODE)}
+        boot = boots[ATOM]
         after_boot = self.fleet.drivers(ATOM)
         print(f"The kernel is up again (boot {boot[:8]}…): {_summary(after_boot)}")
+        print(f"On {vgpus.NODE} {vgpus.summary(vgpus.vgpus(self.fleet.nodes[vgpus.NODE].root))}")
         with self.progress.step(
-            "Waiting for its daemons to make it so again", "The node is as its policy asks again"
+            "Waiting for their daemons to make it so again", "The nodes are as their policies ask again"
         ) as step:
-            self.fleet.start_daemons(ATOM)
-            self.view.until(step, "the node's report", lambda: self._not_reported(boot), check=self.fleet.check)
+            for name in boots:
+                self.fleet.start_daemons(name)
+            self.view.until(step, "the nodes' reports", lambda: self._not_reported(boots), check=self.fleet.check)
             self.view.until(step, "the policies", self._unsettled, check=self.fleet.check)
         print(f"With its daemons running again: {_summary(self.fleet.drivers(ATOM))}")
+        self._show_vgpus(written)
+        again = vgpus.vgpus(self.fleet.nodes[vgpus.NODE].root)
+        if again != carried:
+            raise CommandError(f"{vgpus.NODE} carried {carried} before the reboot, and carries {again} now")
         self._show_policies()
         if claimed:
             with self.progress.step("Preparing the pod's claim again", "The pod runs again") as step:
@@ -131,7 +160,7 @@ class Story:
 
     def quiet(self) -> None:
         """With everything in place nothing is written."""
-        before = {name: len(self.fleet.write_log(name)) for name in POOLS}
+        before = self._orders()
         contents = self._contents()
         self._heading("Restart of controllers and daemons")
         self.fleet.restart_controllers()
@@ -139,7 +168,7 @@ class Story:
             self.fleet.restart_daemons(name)
         with self.progress.step("Restarting controllers and daemons", "Controllers and daemons restarted") as step:
             self.view.until(step, "the restarted processes", self.fleet.not_ready, check=self.fleet.check)
-        writes = sum(len(self.fleet.write_log(name)) - before[name] for name in POOLS)
+        writes = self._orders() - before
         after = self._contents()
         changed = [name for name in contents.keys() | after.keys() if contents.get(name) != after.get(name)]
         print(f"sysfs writes: {writes}; node states, slices and claims changed: {len(changed)}")
@@ -173,17 +202,33 @@ class Story:
             if before.get(address) != driver:
                 print(f"  {address}  {before.get(address)} → {driver}")
 
+    def _show_vgpus(self, since: int) -> None:
+        print("\n$ kubectl get vgpuprofilemaps\n" + self.view.run("get", "vgpuprofilemaps"), end="")
+        print(f"vGPUs on {vgpus.NODE} (its sysfs): {vgpus.summary(vgpus.vgpus(self.fleet.nodes[vgpus.NODE].root))}")
+        print("What its profile writer ordered, in this order:")
+        for line in vgpus.orders(self.fleet.write_log(vgpus.NODE)[since:]):
+            print(f"  {line}")
+
     def _unregistered(self) -> str:
         present = {node["metadata"]["name"] for node in self.view.items("nodes")}
         return ", ".join(name for name in POOLS if name not in present)
 
     def _unsettled(self) -> str:
-        return unsettled(self.view.items("npunodepolicies"), self.view.items("npunodestates"))
+        waiting = unsettled(self.view.items("npunodepolicies"), self.view.items("npunodestates"))
+        return waiting or unsettled_maps(self.view.items("vgpuprofilemaps"))
 
-    def _not_reported(self, boot: str) -> str:
+    def _not_reported(self, boots: Mapping[str, str]) -> str:
         reports = {state["metadata"]["name"]: state.get("status", {}) for state in self.view.items("npunodestates")}
-        missing = [part for part in ("bindings", "publication") if reports[ATOM].get(part, {}).get("bootID") != boot]
-        return " and ".join(f"{part} of {ATOM}" for part in missing)
+        return " and ".join(
+            f"{part} of {name}"
+            for name, boot in boots.items()
+            for part in ("bindings", "publication", *(("profiles",) if name == vgpus.NODE else ()))
+            if reports[name].get(part, {}).get("bootID") != boot
+        )
+
+    def _orders(self) -> int:
+        """How often anybody has ordered the hosts to change something."""
+        return sum(vgpus.is_order(record) for name in POOLS for record in self.fleet.write_log(name))
 
     def _contents(self) -> dict[str, str]:
         """All that was made for nodes, slices and claims. Who uses a device is told anew by whoever looks next."""
@@ -211,7 +256,8 @@ class Story:
         return assemble(asyncio.run(read_cluster(self.plane.admin_kubeconfig, nodes)))
 
     def _show_devices(self) -> None:
-        print("$ npufleet devices\n" + "\n".join(table(self._devices().rows, wide=False)))
+        nodes = [name for name in POOLS if name != vgpus.NODE]  # 32 virtual functions would hide the rest
+        print(f"$ npufleet devices {' '.join(nodes)}\n" + "\n".join(table(self._devices(*nodes).rows, wide=False)))
 
     @staticmethod
     def _heading(text: str) -> None:
@@ -219,7 +265,7 @@ class Story:
 
 
 _CLAIM, _POD = "npu", "vm"
-_QUIET = ("npunodestates", "resourceslices", "resourceclaims")
+_QUIET = ("npunodestates", "vgpuprofilemaps", "resourceslices", "resourceclaims")
 _ALLOCATED = "jsonpath={.status.allocation.devices.results[0].device}"
 _READY = 'jsonpath={.status.phase} {.status.conditions[?(@.type=="Ready")].status}'
 _DEVICES_READY = "jsonpath={.status.devices.ready} of {.status.devices.matched}"

@@ -66,7 +66,7 @@ def status_of(
         why = _unknown(node, boots.get(node.node, ""), silent.get(node.node, frozenset()))
         for order in node.orders:
             if order.map == record.name:
-                _count(tally, node, order, why)
+                _count(tally, node, order, why or _behind(record, order))
     names = sorted(tally.desired)[:MOST_PROFILES]
     ranked = sorted(tally.problems, key=lambda one: (_WORST_FIRST.index(one[0]), one[1].node, one[1].device))
     former = record.status.conditions if record.status is not None else ()
@@ -117,6 +117,13 @@ def _unknown(node: NodeCards, boot_id: str, silent: frozenset[str]) -> tuple[Map
     if node.answered != node.generation:
         return MapReason.CARDS_PENDING, f"{WRITER} has not answered the present orders yet"
     return None
+
+
+def _behind(record: MapRecord, order: CardOrder) -> tuple[MapReason, str] | None:
+    """Whether the card has orders of an earlier map: it waits for its turn, or for its users."""
+    if record.error or order.layout in record.layouts:
+        return None
+    return MapReason.CARDS_PENDING, "its orders are still those of the map as it was: the policy that decides says why"
 
 
 def _count(tally: _Tally, node: NodeCards, order: CardOrder, why: tuple[MapReason, str] | None) -> None:

@@ -18,12 +18,15 @@ from crds.models.vgpu_state import ProfiledCard
 
 @dataclass(frozen=True, slots=True)
 class MapRecord:
-    """A VGPUProfileMap. `error`: what of its spec cannot be understood; `observed`: for writing its status."""
+    """A VGPUProfileMap. `error`: what of its spec cannot be understood; `layouts`: what its entries ask for, each as
+    counts by profile; `observed`: for writing its status.
+    """
 
     name: str
     uid: str
     generation: int
     error: str
+    layouts: frozenset[tuple[tuple[str, int], ...]]
     status: ProfileMapStatus | None
     observed: Mapping[str, Any]
 
@@ -57,9 +60,10 @@ class NodeCards:
 def read_map(obj: Mapping[str, Any]) -> MapRecord:
     """The record of a VGPUProfileMap."""
     metadata = mapping(obj.get("metadata"))
-    error = ""
+    error, layouts = "", frozenset[tuple[tuple[str, int], ...]]()
     try:
-        ProfileMapSpec.model_validate(obj.get("spec"))
+        spec = ProfileMapSpec.model_validate(obj.get("spec"))
+        layouts = frozenset(_layout(card.layout) for card in spec.gpus)
     except ValidationError as fault:
         error = describe_faults(fault, "spec")
     try:
@@ -73,6 +77,7 @@ def read_map(obj: Mapping[str, Any]) -> MapRecord:
         str(metadata["uid"]),
         generation if isinstance(generation, int) else 0,
         error,
+        layouts,
         status,
         {"metadata": kept, "status": mapping(obj.get("status"))},
     )

@@ -17,6 +17,7 @@ from controllers.node_policy.plan import (
     read_policy,
     read_state,
 )
+from controllers.node_policy.plan.read import read_map
 from controllers.node_policy.plan.view import DrainFacts
 from tests.builders import objects
 from tests.builders.paper_fleet import USERS, Object, PaperFleet
@@ -51,6 +52,7 @@ class DrainedFleet(PaperFleet):
             policies={name: self._policy(name) for name in self.policies},
             nodes={name: self._node(name) for name in self.nodes},
             states={name: self._state(name) for name in self.states},
+            maps=None if self.maps is None else {name: read_map(one) for name, one in self.maps.items()},
             drains=dict(self.facts),
             **{**self.world_extra, **extra},
         )

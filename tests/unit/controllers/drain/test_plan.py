@@ -10,7 +10,7 @@ import pytest
 from controllers.node_policy.plan import Plan
 from controllers.node_policy.plan.events import About
 from controllers.node_policy.plan.view import DrainFacts
-from tests.builders.objects import device_report, device_rule, node_policy, report
+from tests.builders.objects import device_report, device_rule, node_policy, profile_map, report
 from tests.builders.paper_binder import Card, address
 from tests.builders.paper_drains import CORDONED_BY, DRAIN_DONE, DRAIN_REQUEST, DrainedFleet
 from tests.builders.paper_fleet import Object
@@ -457,6 +457,7 @@ def test_device_in_use_that_another_daemon_has_cut_up_is_not_given_back_under_it
 ) -> None:
     """It never left its driver, so the binder has nothing to give back; its user would lose it all the same."""
     fleet = fleet_of()
+    fleet.maps = {"m": profile_map("m", products=["RBLN-CA25"])}
     rule = device_rule(mode=mode) | settings
     fleet.add_policy(node_policy("p", rules=[rule], rollout={"drain": "Never"}))
     turn(fleet)

@@ -99,6 +99,13 @@ def test_answer_to_older_orders_counts_for_nothing() -> None:
     assert ready(status) == ("False", "CardsPending")
 
 
+def test_card_whose_orders_are_of_the_map_as_it_was_is_on_its_way() -> None:
+    cards = [card_report(A, [vgpu(V4, "L40S-24Q"), vgpu(V5, "L40S-24Q")])]
+    status = told(node_with("n", [card_order(A, HALVES)], cards), layout={"L40S-12Q": 4})
+    assert ready(status) == ("False", "CardsPending")
+    assert totals(status) == (2, 0, 0, 0)
+
+
 def test_map_that_cannot_be_understood_says_which_field() -> None:
     status = told(gpus=[])
     assert ready(status) == ("False", "Invalid")
@@ -157,9 +164,15 @@ def test_counts_are_those_of_a_naive_recount_whatever_the_order_of_arrival() -> 
                 there += has if current else Counter()
             orders, reports = [card[0] for card in cards], [card[1] for card in cards]
             states.append(node_with(f"n{number}", orders, reports, boot_id=BOOT if current else "boot-0"))
-        first = told(*states)
+        gpus = [
+            {"match": {"products": ["L40S"]}, "layout": entry["vgpu"]["layout"]}
+            for state in states
+            for entry in state["spec"]["devices"]
+        ]
+        given: dict[str, Any] = {"gpus": gpus} if gpus else {}
+        first = told(*states, **given)
         chance.shuffle(states)
-        assert told(*states) == first
+        assert told(*states, **given) == first
         assert {p.profile: p.desired for p in first.profiles} == dict(desired)
         assert totals(first)[:2] == (desired.total(), there.total())
         ran += 1
