@@ -134,6 +134,8 @@ class ProfileMapController:
     def _states_changed(self, changes: Sequence[Change[NodeCards]]) -> None:
         for change in changes:
             for cards in (change.old, change.new):
+                if cards is not None and cards.error:
+                    self._all_soon()
                 for name in cards.maps if cards is not None else ():
                     self._queue.add_after(name, self._settle)
 
@@ -147,7 +149,7 @@ class ProfileMapController:
         record = self._maps.get(name)
         if record is None:
             return None
-        nodes = [cards for _key, cards in self._states.items() if name in cards.maps]
+        nodes = [cards for _key, cards in self._states.items() if name in cards.maps or cards.error]
         boots = {key.name: boot for key, boot in self._boots.items()}
         status = status_of(record, nodes, boots, self._leases.silent, timestamp(self._now()))
         with suppress(NotFound, Conflict):  # it is gone, or another one: its own event brings it

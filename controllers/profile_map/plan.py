@@ -39,8 +39,9 @@ _WORST_FIRST: Final = (
     MapReason.CARDS_PENDING,
     MapReason.DAEMON_SILENT,
     MapReason.REBOOTED,
+    MapReason.NODES_UNREADABLE,
 )
-_UNKNOWN: Final = frozenset({MapReason.DAEMON_SILENT, MapReason.REBOOTED})
+_UNKNOWN: Final = frozenset({MapReason.DAEMON_SILENT, MapReason.REBOOTED, MapReason.NODES_UNREADABLE})
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class _Tally:
     in_use: Counter[str] = field(default_factory=Counter)
     cards: int = 0
     problems: list[tuple[MapReason, MapProblem]] = field(default_factory=list)
+    unreadable: list[MapProblem] = field(default_factory=list)
 
 
 def status_of(
@@ -63,12 +65,16 @@ def status_of(
     """The status as it should be. `boots`: boot ids by node; `silent`: by node the daemons without a Lease."""
     tally = _Tally()
     for node in sorted(nodes, key=lambda one: one.node):
+        if node.error and not node.orders:  # nobody knows which maps its cards carry
+            message = f"its NPUNodeState cannot be understood: {node.error}"
+            tally.unreadable.append(_problem(node.node, None, None, str(MapReason.NODES_UNREADABLE), message))
         why = _unknown(node, boots.get(node.node, ""), silent.get(node.node, frozenset()))
         for order in node.orders:
             if order.map == record.name:
                 _count(tally, node, order, why or _behind(record, order))
     names = sorted(tally.desired)[:MOST_PROFILES]
-    ranked = sorted(tally.problems, key=lambda one: (_WORST_FIRST.index(one[0]), one[1].node, one[1].device))
+    tally.problems += ((MapReason.NODES_UNREADABLE, problem) for problem in tally.unreadable)
+    ranked = sorted(tally.problems, key=lambda one: (_WORST_FIRST.index(one[0]), one[1].node, one[1].device or ""))
     former = record.status.conditions if record.status is not None else ()
     fresh = [
         _condition(MapConditionType.READY, *_readiness(record, tally, ranked), record, now),
@@ -144,7 +150,12 @@ def _count(tally: _Tally, node: NodeCards, order: CardOrder, why: tuple[MapReaso
         if vgpu.profile in wanted:
             tally.failed[vgpu.profile] += vgpu.state is DeviceState.FAILED
             tally.in_use[vgpu.profile] += vgpu.state is DeviceState.READY and bool(vgpu.users)
-    tally.problems += _problems(node.node, card)
+    problems = list(_problems(node.node, card))
+    fewer = [profile for profile, count in wanted.items() if _carried(card)[profile] < count]
+    if fewer and not problems:
+        message = f"the card is called ready without all of its {', '.join(fewer)}"
+        problems.append((MapReason.CARDS_PENDING, _problem(node.node, order.address, None, card.reason, message)))
+    tally.problems += problems
 
 
 def _carried(card: ProfiledCard) -> Counter[str]:
@@ -155,7 +166,7 @@ def _problems(node: str, card: ProfiledCard) -> Iterator[tuple[MapReason, MapPro
     if card.state not in _STATES:
         return
     found = [vgpu for vgpu in card.vgpus if vgpu.state in _STATES]
-    if not found:
+    if card.reason not in {vgpu.reason for vgpu in found}:
         yield _STATES[card.state], _problem(node, card.address, None, card.reason, card.message)
     for vgpu in found:
         yield _STATES[vgpu.state], _of_vgpu(node, vgpu)
@@ -165,10 +176,10 @@ def _of_vgpu(node: str, vgpu: VGPUInstance) -> MapProblem:
     return _problem(node, vgpu.address, vgpu.profile, vgpu.reason, vgpu.message)
 
 
-def _problem(node: str, device: str, profile: str | None, reason: str, message: str) -> MapProblem:
-    facts = {} if profile is None else {"profile": profile}
+def _problem(node: str, device: str | None, profile: str | None, reason: str, message: str) -> MapProblem:
+    facts = {name: value for name, value in (("device", device), ("profile", profile)) if value is not None}
     text = truncate_message(message, _MESSAGE)
-    return MapProblem.model_validate({"node": node, "device": device, "reason": reason, "message": text} | facts)
+    return MapProblem.model_validate({"node": node, "reason": reason, "message": text} | facts)
 
 
 def _readiness(
@@ -177,12 +188,13 @@ def _readiness(
     summary = f"{tally.ready.total()} of {tally.desired.total()} vGPUs on {tally.cards} cards are there"
     if record.error:
         return False, MapReason.INVALID, record.error
-    if not tally.cards:
+    if not tally.cards and not ranked:
         return True, MapReason.NOT_USED, "no card is ordered to carry it: no policy refers to it, or none matches"
     if not ranked:
         return True, MapReason.ALL_TYPED, summary
     reason, first = ranked[0]
-    text = f"{summary}; {first.node} {first.device}: {first.reason}: {first.message}"
+    place = f"{first.node} {first.device or ''}".rstrip()
+    text = f"{summary}; {place}: {first.reason}: {first.message}"
     return (None if reason in _UNKNOWN else False), reason, truncate_message(text, _MESSAGE)
 
 

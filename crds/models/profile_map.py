@@ -155,6 +155,7 @@ class MapReason(StrEnum):
     DAEMON_MISSING = "DaemonMissing"
     DAEMON_SILENT = "DaemonSilent"
     REBOOTED = "Rebooted"
+    NODES_UNREADABLE = "NodesUnreadable"
     # Accepted
     VALID = "Valid"
     INVALID = "Invalid"
@@ -164,7 +165,9 @@ class MapProblem(Model):
     """A vGPU, or a card, that is not as the map asks."""
 
     node: Annotated[ObjectName, Field(description="The node.")]
-    device: Annotated[PCIAddress, Field(description="The virtual function, or the card.")]
+    device: Annotated[
+        PCIAddress | None, Field(description="The virtual function, or the card; absent for a whole node.")
+    ] = None
     profile: Annotated[ProfileName | None, Field(description="The profile; absent for a card.")] = None
     reason: Annotated[Reason, Field(description="One stable CamelCase word, as the profile writer says it.")]
     message: Annotated[ShortText, Field(description="The same for a human, with the fix.")] = ""

@@ -23,6 +23,7 @@ MAP: Final = (
             (MapReason.DAEMON_MISSING, "False", "No npufleet-profile-writer reports on a node with such a card."),
             (MapReason.INVALID, "False", "The map cannot be understood; the message names the field."),
             (MapReason.DAEMON_SILENT, "Unknown", "A node's npufleet-profile-writer has not renewed its Lease."),
+            (MapReason.NODES_UNREADABLE, "Unknown", "The NPUNodeState of a node cannot be understood."),
             (
                 MapReason.REBOOTED,
                 "Unknown",
@@ -50,6 +51,11 @@ MAP_PROBLEMS: Final = ReasonTable(
         ("Rebooted", "", "The node has booted and it has not reported since."),
         ("CardsPending", "", "It has not answered the present orders yet."),
         ("CardsFailed", "", "Its report cannot be understood."),
+        (
+            "NodesUnreadable",
+            "",
+            "The NPUNodeState of the node cannot be understood.",
+        ),
     ),
 )
 

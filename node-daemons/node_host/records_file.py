@@ -39,7 +39,7 @@ class CorruptError(ValueError):
     """The file is not whole; the text says what is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, making one by a name such as RecordsState[X] fails (Python 3.11)
 class RecordsState(Generic[T]):
     """Entries by address; ``problem`` says why entries may be missing, or None; only a writable file takes more."""
 

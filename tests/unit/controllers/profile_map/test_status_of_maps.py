@@ -121,6 +121,29 @@ def test_unreadable_report_costs_its_node_only() -> None:
     assert status.problems[0].node == "m"
 
 
+def test_node_state_that_cannot_be_understood_leaves_every_map_in_doubt() -> None:
+    broken = node_with("m", [], None)
+    broken["spec"]["devices"] = "none"
+    status = told(broken)
+    assert ready(status) == ("Unknown", "NodesUnreadable")
+    assert (status.problems[0].node, status.problems[0].device) == ("m", None)
+    good = node_with("n", [card_order(A, HALVES)], [card_report(A, [vgpu(V4, "L40S-24Q"), vgpu(V5, "L40S-24Q")])])
+    assert totals(told(good, broken)) == (2, 2, 0, 0)
+
+
+def test_card_that_is_called_ready_without_all_its_vgpus_is_not_believed() -> None:
+    status = told(node_with("n", [card_order(A, HALVES)], [card_report(A, [vgpu(V4, "L40S-24Q")])]))
+    assert totals(status) == (2, 1, 0, 0)
+    assert ready(status) == ("False", "CardsPending")
+
+
+def test_reason_of_the_card_is_told_beside_those_of_its_vgpus() -> None:
+    waiting = [vgpu(V4, "L40S-24Q", "Pending", "Typing"), vgpu(V5, "L40S-24Q", "Pending", "Typing")]
+    status = told(node_with("n", [card_order(A, HALVES)], [card_report(A, waiting, "Blocked", "ProfileUnknown")]))
+    assert ready(status) == ("False", "CardsBlocked")
+    assert (status.problems[0].device, status.problems[0].reason) == (A, "ProfileUnknown")
+
+
 def test_more_of_a_profile_than_the_layout_asks_for_does_not_count_twice() -> None:
     cards = [card_report(A, [vgpu(one, "L40S-24Q") for one in (V4, V5, V6)])]
     assert totals(told(node_with("n", [card_order(A, HALVES)], cards))) == (2, 2, 0, 0)
