@@ -22,6 +22,7 @@ COMMANDS = (
     "cli.demo.command",
     "cli.deviceclasses",
     "cli.devices.command",
+    "cli.devices.doctor_command",
     "cli.devices.profiles_command",
     "cli.explain",
     "cli.kubevirt.command",
@@ -30,7 +31,7 @@ COMMANDS = (
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
-TWO_WORDS = frozenset({("devices", "profiles")})
+TWO_WORDS = frozenset({("devices", "doctor"), ("devices", "profiles")})
 
 DESCRIPTION = """\
 npufleet: every accelerator of a Kubernetes fleet, run from Git.
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """`devices profiles` is one command: `devices` takes names of nodes, which argparse cannot tell from it."""
+    """`devices profiles` and `devices doctor` are one command each: `devices` takes names of nodes as well."""
     if tuple(arguments[:2]) in TWO_WORDS:
         return [" ".join(arguments[:2]), *arguments[2:]]
     return list(arguments)

@@ -33,16 +33,24 @@ _TOLD_ELSEWHERE: Final = frozenset({UseKind.PUBLISHED, UseKind.VIRTUAL_FUNCTIONS
 
 def read_host(root: Path) -> Listing:
     """The accelerators of the host below `root`. Raises CommandError when nothing can be known of it."""
+    host, view = look_at_host(root)
+    try:
+        # Only read: putting a broken one aside is the binder's business.
+        journal = Journal(host.local(JOURNAL)).load(set_aside=False)
+    except OSError as error:
+        raise CommandError(f"{root} cannot be read as the root of a host: {error}") from error
+    return listing_of(view, load_catalogue(), journal)
+
+
+def look_at_host(root: Path) -> tuple[Host, HostView]:
+    """The host below `root`, and all of its devices now. Raises CommandError when nothing can be known of it."""
     if not root.is_dir():
         raise CommandError(f"--host-root {root} is no directory", ExitCode.USAGE)
     try:
         host = open_host(root)
-        view = asyncio.run(_look(host))
-        # Only read: putting a broken one aside is the binder's business.
-        journal = Journal(host.local(JOURNAL)).load(set_aside=False)
+        return host, asyncio.run(_look(host))
     except (BootUnknownError, HungError, OSError) as error:
         raise CommandError(f"{root} cannot be read as the root of a host: {error}") from error
-    return listing_of(view, load_catalogue(), journal)
 
 
 async def _look(host: Host) -> HostView:
