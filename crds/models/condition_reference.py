@@ -410,6 +410,11 @@ _PUBLISHED: Final = ReasonTable(
     _reasons(
         (PublicationReason.PUBLISHED, DeviceState.READY, "It is in a ResourceSlice."),
         (
+            PublicationReason.NOT_BY_CLAIMS,
+            DeviceState.READY,
+            "As ordered; VMs get it in another way than by claims: mediated devices, by KubeVirt's own plugin.",
+        ),
+        (
             PublicationReason.WAITS_FOR_BINDING,
             DeviceState.PENDING,
             "A daemon that prepares it has not reported it ready, for these orders and in this boot.",

@@ -9,6 +9,8 @@ class PublicationReason(StrEnum):
 
     # Ready
     PUBLISHED = "Published"
+    NOT_BY_CLAIMS = "NotByClaims"
+    """As ordered, and given to VMs in another way than by claims."""
     # Pending
     WAITS_FOR_BINDING = "WaitsForBinding"
     """A daemon that prepares the device has not reported it Ready, of these orders and in this boot."""

@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 from crds.catalogue import Catalogue
 from crds.device_names import NamedKind, address_of
-from crds.models.modes import IOMMUBackend
-from crds.models.node_state import DesiredDevice, DeviceReport, Intent
+from crds.models.modes import IOMMUBackend, Mode
+from crds.models.node_state import DesiredDevice, DeviceReport, DeviceState, Intent
+from crds.models.profiling import ProfileReason
 from dra_publisher.claims.shape import NotRealisedError, Wanted, nodes_of
 from dra_publisher.handover.adoption import adopted
 from dra_publisher.handover.answers import Answers
@@ -40,9 +41,12 @@ from node_host.pci.device import PCIDevice, read_device
 from node_host.pci.iommu import read_groups
 from node_host.pci.vfio_nodes import read_vfio_nodes
 from node_host.selection import vendors_of
+from node_host.vgpu.live import LiveProfile, live_profile
 from node_host.view import HostView
 
 T = TypeVar("T")
+
+_BEYOND: Final = ProfileReason.UNASSIGNED
 
 ABSENCE_SECONDS: Final = 60.0
 """How long no order may speak of a device that pods may have, until that is meant: orders are written anew at times."""
@@ -124,7 +128,7 @@ class Look:
     async def _run(self, orders: Orders, active: bool) -> Done:
         entries = orders.spec.devices if orders.spec is not None else ()
         view = await self._observer.view(self._named(entries))
-        situation = self._situation(orders, view)
+        situation = self._situation(orders, view, await self._profiles(entries, view))
         if view.boot_id != self._boot_id or not active or not self._active:
             self.hand_over.adopt(
                 adopted(self._slices.writer.existing(), self._slices.writer.existing_device, situation)
@@ -149,7 +153,8 @@ class Look:
     async def plan(self, orders: Orders) -> tuple[Situation, Looked, Seen]:
         """What the next look would find; nothing is written anywhere."""
         entries = orders.spec.devices if orders.spec is not None else ()
-        situation = self._adopt(self._situation(orders, await self._observer.view(self._named(entries))))
+        view = await self._observer.view(self._named(entries))
+        situation = self._adopt(self._situation(orders, view, await self._profiles(entries, view)))
         looked = Looked(situation, judge(situation, situation.known()), dict(self.hand_over.offers))
         return situation, looked, self._inputs(situation, orders)[1]
 
@@ -181,7 +186,24 @@ class Look:
             looked=looked,
         )
 
-    def _situation(self, orders: Orders, view: HostView) -> Situation:
+    async def _profiles(self, entries: Iterable[DesiredDevice], view: HostView) -> dict[str, str]:
+        """The vGPU profiles that functions of the cards in mode VGPU have now, by address."""
+        reads = {
+            function: partial(self._live_profile, card, function, view.boot_id)
+            for entry in entries
+            if entry.mode is Mode.VGPU and (card := view.devices.get(entry.address)) is not None
+            for function in card.virtual_functions
+        }
+        found = await self._calls.each({f"profile of {one}": read for one, read in reads.items()})
+        live = {one: found[f"profile of {one}"] for one in reads}
+        return {
+            one: answer.profile for one, answer in live.items() if isinstance(answer, LiveProfile) and answer.profile
+        }
+
+    def _live_profile(self, card: PCIDevice, function: str, boot_id: str) -> LiveProfile:
+        return live_profile(self._host, function, f"{card.vendor}:{card.device}", boot_id)
+
+    def _situation(self, orders: Orders, view: HostView, profiles: Mapping[str, str]) -> Situation:
         entries = orders.spec.devices if orders.spec is not None else ()
         self._answers.take_up(entries, orders.generation)
         situation = Situation(
@@ -190,6 +212,9 @@ class Look:
             offered=self.hand_over.offered(),
             said=self._answers.said(entries, orders.status, view.boot_id),
             remembered=self._ledger.published(),
+            profiles=profiles,
+            given=_given(orders, view.boot_id),
+            mediated=_mediated(orders, view.boot_id),
         )
         if orders.held is not None:
             self._absent.clear()
@@ -268,7 +293,15 @@ class Look:
                 await self._calls.run(f"nodes of {address} for pods", partial(nodes_of, self._host, wanted))
             except (NotRealisedError, HungError, OSError) as error:
                 return str(error)
-        return offer_of(entry, address, view, self._catalogue)
+        profile: str | None = None
+        if how is not None and how.kind is NamedKind.VGPU and entry.address in view.devices:
+            # Not as it was before the locks: as it is.
+            read = partial(self._live_profile, view.devices[entry.address], address, view.boot_id)
+            try:
+                profile = (await self._calls.run(f"profile of {address}", read)).profile
+            except HungError as error:
+                return str(error)
+        return offer_of(entry, address, view, self._catalogue, profile=profile)
 
     async def _reread(self, view: HostView, addresses: Collection[str]) -> HostView:
         reads = {address: partial(read_device, self._host, address) for address in sorted(addresses)}
@@ -301,6 +334,26 @@ class Look:
             return await self._calls.run("tokens", partial(read_tokens, TokenFiles(self._host)))
         except (OSError, HungError) as error:
             return Tokens(unreadable=str(error))
+
+
+def _given(orders: Orders, boot_id: str) -> dict[str, str]:
+    """The profiles that the writer calls its layouts' own, by virtual function; nothing of another boot."""
+    report = orders.status.profiles
+    if report is None or report.boot_id != boot_id:
+        return {}
+    return {
+        vgpu.address: vgpu.profile
+        for card in report.devices
+        for vgpu in card.vgpus
+        if vgpu.profile and vgpu.uuid is None and vgpu.state is DeviceState.READY and vgpu.reason != _BEYOND
+    }
+
+
+def _mediated(orders: Orders, boot_id: str) -> frozenset[str]:
+    """Cards whose vGPUs are mediated devices, as their writer tells."""
+    report = orders.status.profiles
+    cards = report.devices if report is not None and report.boot_id == boot_id else ()
+    return frozenset(card.address for card in cards if any(vgpu.uuid is not None for vgpu in card.vgpus))
 
 
 def _candidates(situation: Situation) -> tuple[Candidate, ...]:

@@ -29,6 +29,7 @@ from dra_publisher.offers.taints import GROUP_IN_USE
 
 _SHOWN: Final = 8
 _TEXT: Final = 1024
+_MEDIATED: Final = "its vGPUs are mediated devices: KubeVirt's own plugin gives them to VMs, by their profile's name"
 _WORST_FIRST: Final = (DeviceState.FAILED, DeviceState.BLOCKED, DeviceState.PENDING, DeviceState.READY)
 
 
@@ -86,7 +87,11 @@ def _report(entry: DesiredDevice, looked: Looked, seen: Seen) -> DeviceReport | 
         return _leftover(entry, looked)
     if functions_ordered(entry) is None:
         return _part(entry.address, entry, looked, seen)
+    if entry.mode is Mode.VGPU and looked.situation.is_mediated(entry.address):
+        return _of(entry.address, DeviceState.READY, Reason.NOT_BY_CLAIMS, _MEDIATED)
     functions = looked.situation.functions(entry.address)
+    if entry.mode is Mode.VGPU:
+        functions = tuple(one for one in functions if _is_concerned(one, looked))
     parts = [_part(function, entry, looked, seen) for function in functions]
     if not parts:
         return _waits_for_binding(entry.address, entry, looked)
@@ -98,6 +103,12 @@ def _report(entry: DesiredDevice, looked: Looked, seen: Seen) -> DeviceReport | 
     else:
         text = f"{', '.join(alike[:_SHOWN])}{' and more' if len(alike) > _SHOWN else ''}: {worst.message}"
     return worst.model_copy(update={"address": entry.address, "message": text[:_TEXT]})
+
+
+def _is_concerned(function: str, looked: Looked) -> bool:
+    """Whether a function is a vGPU for pods, or was one: a card has more functions than its layout asks for."""
+    there = looked.situation.wanted(function) is not None or function in looked.offers
+    return there or _moving(function, looked) is not None
 
 
 def _released(entry: DesiredDevice, looked: Looked) -> DeviceReport:

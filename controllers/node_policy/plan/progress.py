@@ -35,7 +35,7 @@ REQUIRED: Final[Mapping[Mode, tuple[Subtree, ...]]] = {
 }
 # Modes whose devices are of use once they are published. The publisher is asked where one has ever reported: a cluster
 # without it has other ways to its devices.
-PUBLISHED: Final = frozenset({Mode.PASSTHROUGH, Mode.CONTAINER})
+PUBLISHED: Final = frozenset({Mode.PASSTHROUGH, Mode.CONTAINER, Mode.VGPU})
 DAEMONS: Final[Mapping[Subtree, str]] = {
     Subtree.BINDINGS: "npufleet-vfio-binder",
     Subtree.PROFILES: "npufleet-profile-writer",

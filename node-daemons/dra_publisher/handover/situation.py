@@ -3,6 +3,7 @@
 A device is judged with what it takes along: the functions of its card, and what is on VFIO in its IOMMU group.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,7 +36,10 @@ class Situation:
 
     ``said`` is what the daemons that prepare devices say of ordered ones, for the present orders and in this boot;
     ``offered`` what the slices hold; ``remembered`` as what shape pods could have a device last, in whatever boot
-    (digests); ``unordered`` are devices that no order has spoken of for so long that it is meant.
+    (digests); ``unordered`` are devices that no order has spoken of for so long that it is meant. ``profiles`` are the
+    vGPU profiles that virtual functions have on the host now, ``given`` those that the profile writer calls theirs, in
+    this boot, for a layout: others may lie on a card that no layout asks for. ``mediated`` are cards whose vGPUs are
+    mediated devices.
     """
 
     entries: Mapping[str, DesiredDevice]
@@ -44,6 +48,9 @@ class Situation:
     said: Mapping[str, DeviceReport] = field(default_factory=dict)
     remembered: Mapping[str, str] = field(default_factory=dict)
     unordered: Collection[str] = frozenset()
+    profiles: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    mediated: Collection[str] = frozenset()
 
     def known(self) -> frozenset[str]:
         """All devices that there is anything to say of."""
@@ -75,7 +82,15 @@ class Situation:
             return found.kind if number is None else None
         device = self.view.devices.get(address)
         is_function = device is not None and device.physical_function == entry.address
-        return found.kind if number is not None and is_function else None
+        if number is None or not is_function:
+            return None
+        return found.kind if found.kind is not NamedKind.VGPU or self._is_of_layout(address, entry) else None
+
+    def _is_of_layout(self, address: str, entry: DesiredDevice) -> bool:
+        """Whether a function carries what its writer gave it, and the layout asks for that."""
+        profile = self.profiles.get(address)
+        asked = {one.profile for one in entry.vgpu.layout} if entry.vgpu is not None else set()
+        return profile is not None and profile in asked and self.given.get(address) == profile
 
     # What is there.
 
@@ -84,6 +99,8 @@ class Situation:
         device = self.view.devices.get(address)
         if device is None or device.driver is None:
             return None
+        if address in self.profiles:
+            return NamedKind.VGPU
         return NamedKind.VFIO if is_vfio_driver(device.driver) else NamedKind.NPU
 
     def functions(self, address: str) -> tuple[str, ...]:
@@ -118,6 +135,10 @@ class Situation:
         return any(
             one.address == address and (one.driver, one.device) != own for claim in claims for one in claim.devices
         )
+
+    def is_mediated(self, address: str) -> bool:
+        """Whether the vGPUs of a card are mediated devices, which no claim gives."""
+        return address in self.mediated
 
     # What moves.
 
@@ -159,6 +180,11 @@ class Situation:
     def _looks_done(self, entry: DesiredDevice) -> bool:
         address, ready = entry.address, self.is_ready(entry)
         found, number = recipe(entry.mode), functions_ordered(entry)
+        if entry.mode is Mode.VGPU and found is not None:
+            if self.is_mediated(address):
+                return ready
+            carried = Counter(self.profiles[one] for one in self.functions(address) if one in self.profiles)
+            return ready or not layout_of(entry) - carried
         if number is not None:
             functions = self.functions(address)
             return len(functions) == number and all(self.actual(one) is NamedKind.VFIO for one in functions)
@@ -189,6 +215,16 @@ class Situation:
                 yield from self.view.around(one)
 
 
+def layout_of(entry: DesiredDevice) -> Counter[str]:
+    """The vGPUs that a card is ordered to carry, by profile."""
+    counts: Counter[str] = Counter()
+    for one in entry.vgpu.layout if entry.vgpu is not None else ():
+        counts[one.profile] += one.count
+    return counts
+
+
 def functions_ordered(entry: DesiredDevice) -> int | None:
     """How many virtual functions VMs get instead of the card; None where they get it whole."""
+    if entry.mode is Mode.VGPU:
+        return layout_of(entry).total()
     return entry.passthrough.virtual_functions if entry.passthrough is not None else None

@@ -5,6 +5,7 @@ for every vendor. What is not known is left out: a selector that asks for it the
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from crds.catalogue import Product
@@ -21,8 +22,23 @@ NUMA_NODE: Final = "numaNode"
 NUMA_NODES: Final = (NUMA_NODE, f"{STANDARD}/{NUMA_NODE}", f"dra.net/{NUMA_NODE}")
 
 
+@dataclass(frozen=True, slots=True)
+class VGPU:
+    """What a vGPU is: its profile, the card that it is a part of, and its frame buffer (MiB) where that is known."""
+
+    profile: str
+    parent: str
+    frame_buffer_mib: int | None
+
+
+def vgpu_of(profile: str, parent: str, product: Product | None) -> VGPU:
+    """The vGPU of that profile on a card of the product."""
+    known = product.profile(profile) if product is not None else None
+    return VGPU(profile, parent, known.frame_buffer_gib * 1024 if known is not None else None)
+
+
 def attributes_of(
-    kind: NamedKind, device: PCIDevice, product: Product | None, viability: GroupViability
+    kind: NamedKind, device: PCIDevice, product: Product | None, viability: GroupViability, vgpu: VGPU | None = None
 ) -> dict[str, Attribute]:
     """Attributes by name; names without a domain are in the driver's."""
     known: Mapping[str, Attribute | None] = {
@@ -35,6 +51,9 @@ def attributes_of(
         PCI_BUS_ID: device.address,
         PCIE_ROOT: device.pcie_root,
         **dict.fromkeys(NUMA_NODES, device.numa_node),
+        "profile": vgpu.profile if vgpu is not None else None,
+        "frameBufferMiB": vgpu.frame_buffer_mib if vgpu is not None else None,
+        "parent": vgpu.parent if vgpu is not None else None,
     }
     return {name: value for name, value in known.items() if value is not None}
 
@@ -42,3 +61,8 @@ def attributes_of(
 def capacity_of(product: Product | None) -> dict[str, str]:
     """Capacities by name, as quantities: the memory of the card where the catalogue knows it."""
     return {"memory": product.memory} if product is not None and product.memory is not None else {}
+
+
+def capacity_of_vgpu(vgpu: VGPU) -> dict[str, str]:
+    """The memory of a vGPU is its frame buffer."""
+    return {} if vgpu.frame_buffer_mib is None else {"memory": f"{vgpu.frame_buffer_mib}Mi"}

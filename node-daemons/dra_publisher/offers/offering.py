@@ -7,9 +7,9 @@ from collections.abc import Collection
 
 from crds.catalogue import Catalogue
 from crds.device_names import NamedKind, device_name
-from crds.models.modes import Passthrough, settings_of
+from crds.models.modes import IOMMUBackend, Passthrough, settings_of
 from crds.models.node_state import DesiredDevice
-from dra_publisher.offers.attributes import attributes_of, capacity_of
+from dra_publisher.offers.attributes import attributes_of, capacity_of, capacity_of_vgpu, vgpu_of
 from dra_publisher.offers.limits import fault_of
 from dra_publisher.offers.offer import Offer
 from dra_publisher.offers.prerequisites import recipe
@@ -28,10 +28,12 @@ def offer_of(
     catalogue: Catalogue,
     *,
     device_nodes: Collection[str] | None = None,
+    profile: str | None = None,
 ) -> Offer | str:
     """The device at `address` (the entry's own, or a virtual function of it) as pods may have it; else why not.
 
     `device_nodes` are the host's paths of the nodes that a container gets; None when they were not looked for.
+    `profile` is the vGPU profile that it has now, of a virtual function that is to be a vGPU.
     """
     how = recipe(entry.mode)
     if how is None:
@@ -40,12 +42,14 @@ def offer_of(
     if absent is not None:
         return absent.message
     device = view.devices[address]
-    fault = _not_meant(entry, device) or (
-        _not_for_vms(entry, device, view) if how.kind is NamedKind.VFIO else _not_for_containers(device, device_nodes)
-    )
+    fault = _not_meant(entry, device) or _not_so(how.kind, entry, device, view, device_nodes, profile)
     if fault is not None:
         return fault
-    product = product_of(catalogue, device)
+    is_vgpu = how.kind is NamedKind.VGPU
+    # A vGPU is a part of its card: what it is of, the card says.
+    card = view.devices.get(entry.address, device) if is_vgpu else device
+    product = product_of(catalogue, card)
+    vgpu = vgpu_of(profile, entry.address, product) if is_vgpu and profile is not None else None
     members = view.members(address)
     offer = Offer(
         address=address,
@@ -53,10 +57,38 @@ def offer_of(
         name=device_name(how.kind, address),
         driver=entry.driver_name,
         entry=entry,
-        attributes=attributes_of(how.kind, device, product, group_viability(device.iommu_group, members, view.devices)),
-        capacity=capacity_of(product),
+        attributes=attributes_of(
+            how.kind, device, product, group_viability(device.iommu_group, members, view.devices), vgpu
+        ),
+        capacity=capacity_of(product) if vgpu is None else capacity_of_vgpu(vgpu),
     )
     return fault_of(offer) or offer
+
+
+def _not_so(
+    kind: NamedKind,
+    entry: DesiredDevice,
+    device: PCIDevice,
+    view: HostView,
+    nodes: Collection[str] | None,
+    profile: str | None,
+) -> str | None:
+    if kind is NamedKind.VFIO:
+        return _not_for_vms(entry, device, view)
+    if kind is NamedKind.VGPU:
+        return _no_vgpu(entry, device, view, profile)
+    return _not_for_containers(device, nodes)
+
+
+def _no_vgpu(entry: DesiredDevice, device: PCIDevice, view: HostView, profile: str | None) -> str | None:
+    """A vGPU is on its vendor's driver, which gives it to VFIO itself once it has a type."""
+    if profile is None:
+        return "it has no vGPU profile"
+    if entry.vgpu is None or profile not in {one.profile for one in entry.vgpu.layout}:
+        return f"it has vGPU profile {profile}, which the layout of its card does not ask for"
+    if device.iommu_group is None:
+        return "it has no IOMMU group: the host has no IOMMU for it"
+    return missing_node(device, IOMMUBackend.AUTO, view.vfio_nodes)
 
 
 def _not_meant(entry: DesiredDevice, device: PCIDevice) -> str | None:

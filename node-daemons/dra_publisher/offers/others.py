@@ -15,6 +15,8 @@ from crds.models.quantity import parse_quantity
 # Resources for VMs as plugins name them, `…_PT`, `…-vfio`, `…_PASSTHROUGH`; and KubeVirt's rule, the PCI name in
 # capitals (`GH100_H100_PCIE`), which a plugin for containers may use as well.
 _FOR_VMS: Final = re.compile(r"(?i:vfio|passthrough|[-_.]pt$)")
+# A vGPU profile, as KubeVirt's users name the resource of one: `L40S-24Q`.
+_FOR_VGPU: Final = re.compile(r"-[0-9]+[ABCQ]$")
 _FOR_EITHER: Final = re.compile(r"(?=.*[0-9])[A-Z0-9_]+")
 
 
@@ -88,6 +90,8 @@ def merged(*parts: Others) -> Others:
 
 
 def _kinds(resource: str) -> Collection[NamedKind]:
+    if _FOR_VGPU.search(resource):
+        return (NamedKind.VGPU,)
     if _FOR_VMS.search(resource):
         return (NamedKind.VFIO,)
     return (NamedKind.NPU, NamedKind.VFIO) if _FOR_EITHER.fullmatch(resource) else (NamedKind.NPU,)

@@ -23,6 +23,7 @@ class Recipe:
 RECIPES: Final[Mapping[Mode, Recipe]] = {
     Mode.PASSTHROUGH: Recipe(NamedKind.VFIO, ("bindings",)),
     Mode.CONTAINER: Recipe(NamedKind.NPU, ("bindings",)),
+    Mode.VGPU: Recipe(NamedKind.VGPU, ("bindings", "profiles")),
 }
 """Modes that are not here are not published."""
 

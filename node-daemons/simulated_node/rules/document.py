@@ -35,7 +35,7 @@ What it does not do:
 
 - Nodes of `/dev` and attributes are plain files: only who reads through the host port sees a read fail, hang, or wait
   for a device's lock; root can read the write-only ones (`bind`), nodes have no device numbers of their own.
-- There is no mdev; of vGPU there are types and their frame buffer, no MIG, no parameters of a type.
+- There is no mdev; of vGPU there are types and their frame buffer, no GPU instances, no parameters of a type.
 - Killing a process whose write sleeps ends the process, which a real kernel would not; the write itself stays asleep,
   as on a real host.
 """
