@@ -42,7 +42,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_list_names_every_controller() -> None:
     done = command("--list")
-    assert (done.returncode, done.stdout) == (0, "node-policy\n")
+    assert (done.returncode, done.stdout) == (0, "node-policy\nprofile-map\n")
 
 
 def test_help_teaches_how_to_start_one_and_all() -> None:
