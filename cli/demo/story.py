@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from cli.checkout import KUSTOMIZE_BASE
 from cli.cluster.run.control_plane import ControlPlane
@@ -214,8 +215,13 @@ class Story:
         return ", ".join(name for name in POOLS if name not in present)
 
     def _unsettled(self) -> str:
-        waiting = unsettled(self.view.items("npunodepolicies"), self.view.items("npunodestates"))
-        return waiting or unsettled_maps(self.view.items("vgpuprofilemaps"))
+        # In one call: kubectl takes more time than the API server.
+        found = self.view.items("npunodepolicies,npunodestates,vgpuprofilemaps")
+        by_kind: dict[str, list[dict[str, Any]]] = {}
+        for item in found:
+            by_kind.setdefault(item["kind"], []).append(item)
+        waiting = unsettled(by_kind.get("NPUNodePolicy", []), by_kind.get("NPUNodeState", []))
+        return waiting or unsettled_maps(by_kind.get("VGPUProfileMap", []))
 
     def _not_reported(self, boots: Mapping[str, str]) -> str:
         reports = {state["metadata"]["name"]: state.get("status", {}) for state in self.view.items("npunodestates")}
