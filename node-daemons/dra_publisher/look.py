@@ -215,6 +215,7 @@ class Look:
             profiles=profiles,
             given=_given(orders, view.boot_id),
             mediated=_mediated(orders, view.boot_id),
+            answered=self._answers.functions(entries, orders.status, view.boot_id),
         )
         if orders.held is not None:
             self._absent.clear()

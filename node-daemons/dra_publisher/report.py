@@ -24,7 +24,7 @@ from dra_publisher.handover.hand_over import Looked
 from dra_publisher.handover.situation import functions_ordered
 from dra_publisher.handover.stages import Stage
 from dra_publisher.offers.offer import Offer, Taint
-from dra_publisher.offers.prerequisites import recipe
+from dra_publisher.offers.prerequisites import BINDER, WRITER, recipe
 from dra_publisher.offers.taints import GROUP_IN_USE
 
 _SHOWN: Final = 8
@@ -99,6 +99,9 @@ def _report(entry: DesiredDevice, looked: Looked, seen: Seen) -> DeviceReport | 
     worst = min(parts, key=lambda part: (_WORST_FIRST.index(part.state), part.reason != Reason.HAND_OVER))
     alike = sorted(part.address for part in parts if (part.state, part.reason) == (worst.state, worst.reason))
     if worst.state is DeviceState.READY:
+        if not looked.situation.is_ready(entry):
+            # Those that are there are published; the order is met when all of them are.
+            return _waits_for_binding(entry.address, entry, looked)
         text = f"{len(parts)} virtual functions"
     else:
         text = f"{', '.join(alike[:_SHOWN])}{' and more' if len(alike) > _SHOWN else ''}: {worst.message}"
@@ -182,12 +185,16 @@ def _waits_for_binding(address: str, entry: DesiredDevice, looked: Looked) -> De
 
 def _why(entry: DesiredDevice, looked: Looked) -> str:
     said = looked.situation.said.get(entry.address)
+    # What the writer says is listened to once the binder is done.
+    is_of_writer = entry.mode is Mode.VGPU and entry.address in looked.situation.answered
+    daemon = WRITER if is_of_writer else BINDER
     if said is None:
-        return "npufleet-vfio-binder has not answered the present orders yet"
-    driver = looked.situation.view.devices.get(entry.address)
+        both = entry.mode is Mode.VGPU and not is_of_writer
+        return f"{f'{BINDER} or {WRITER}' if both else daemon} has not answered the present orders yet"
+    device = looked.situation.view.devices.get(entry.address)
     if said.state is DeviceState.READY:
-        return f"npufleet-vfio-binder says that it is ready, and it is on {driver.driver if driver else 'no driver'}"
-    return f"npufleet-vfio-binder: {said.reason}{f' ({said.message})' if said.message else ''}"
+        return f"{daemon} says that it is ready, and it is on {device.driver if device else 'no driver'}"
+    return f"{daemon}: {said.reason}{f' ({said.message})' if said.message else ''}"
 
 
 def _withdrawn(address: str) -> DeviceReport:

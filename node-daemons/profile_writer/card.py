@@ -36,6 +36,8 @@ class FunctionSeen:
     (`is_vgpu` False). `profile` is the name of its type, None without one or where no name is known. `creatable` are
     the profiles that it could take now, with their numbers. `obstacle`: somebody has it, or may have it; `users` are
     their names. `former`: the profile that it had before the boot, as whoever had it knows it, or that it was given.
+    `promised`: all that it may get, and stay, until it is handed over, because pods could have it so before the boot;
+    None where nobody waits for it.
     """
 
     address: str
@@ -47,6 +49,7 @@ class FunctionSeen:
     users: tuple[str, ...] = ()
     former: str | None = None
     fault: str | None = None
+    promised: frozenset[str] | None = None
 
     @property
     def is_typed(self) -> bool:

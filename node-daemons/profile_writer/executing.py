@@ -43,7 +43,7 @@ from profile_writer.card import (
     describe,
 )
 from profile_writer.changing import CardSteps
-from profile_writer.looking import CardOrders, Looking
+from profile_writer.looking import Looking, orders_of
 from profile_writer.plan import next_step
 from profile_writer.record import CardEntry, Record
 from profile_writer.tools import UNBIND_LOCK, CardModes, ToolPaths
@@ -267,7 +267,9 @@ class CardAtWork:
         """Take the tokens of what pods may have; why that is not possible, or None."""
         address = self._entry.address
         device = view.devices.get(address)
-        orders = CardOrders(self._entry, frozenset(device.virtual_functions if device else ()))
+        orders = orders_of(self._entry, device)
+        if isinstance(step, SetType | ClearType):
+            orders = orders.making([step.profile] if isinstance(step, SetType) else [])
         subject = _subject(step, address)
         listed = [one for one in view.going_along(subject) if view.needs_token(one, orders.shapes_of(one))]
         for one in sorted(listed):

@@ -1,6 +1,6 @@
 """A card as it is now: what the host's files, its driver's lists and the vendor's program tell, put together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -10,7 +10,7 @@ from crds.models.node_state import DesiredDevice, Intent, UseKind
 from crds.models.profiling import ProfileReason as Reason
 from node_host.bounded_call import BoundedCalls, HungError
 from node_host.evidence.usage import in_use_text
-from node_host.handover.entry import entry_digest, shape_digest
+from node_host.handover.entry import entry_digest, shapes_of, vgpu_shape
 from node_host.host import HostWithTools
 from node_host.pci.device import PCIDevice, identity_of, same_identity
 from node_host.pci.vfio_drivers import is_vfio_driver
@@ -30,10 +30,15 @@ _USERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class CardOrders:
-    """The order of one card, in the form in which a token may be for it."""
+    """The order of one card, in the form in which a token may be for it.
+
+    `functions` are the virtual functions that it has or could have. `only`: of the shapes that functions may get, the
+    ones that they get now; None for all.
+    """
 
     entry: DesiredDevice
     functions: frozenset[str]
+    only: frozenset[str] | None = None
 
     def entries_of(self, address: str) -> frozenset[str]:
         """The digests of the orders that a token of the device may be for."""
@@ -43,10 +48,20 @@ class CardOrders:
         """The digests of the shapes that the device may get; none when it is given back."""
         if self.entry.intent is Intent.RELEASE or not self._is_ours(address):
             return frozenset()
-        return frozenset({shape_digest(self.entry)})
+        shapes = shapes_of(self.entry, address)
+        return shapes if self.only is None or address == self.entry.address else shapes & self.only
+
+    def making(self, profiles: Iterable[str]) -> "CardOrders":
+        """The same where functions get one of these profiles."""
+        return replace(self, only=frozenset(vgpu_shape(profile) for profile in profiles))
 
     def _is_ours(self, address: str) -> bool:
         return address == self.entry.address or address in self.functions
+
+
+def orders_of(entry: DesiredDevice, device: PCIDevice | None) -> CardOrders:
+    """The order of a card as it is; None: it is not known."""
+    return CardOrders(entry, device.possible_functions if device is not None else frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,7 @@ class Looking:
         driver = await self.driver(device, view.boot_id, types)
         product = product_of(self._catalogue, device)
         sizes = {one.name: one.frame_buffer_gib for one in product.profiles} if product is not None else {}
-        orders = CardOrders(entry, frozenset(device.virtual_functions))
+        orders = orders_of(entry, device)
         same_boot = recorded is not None and recorded.boot_id == view.boot_id
         given = dict(recorded.given) if recorded is not None else {}
         functions = tuple(
@@ -199,7 +214,8 @@ class Looking:
             former=former,
             fault=types.fault,
         )
-        return replace(seen, obstacle=_of_function(address, view, orders))
+        obstacle = _of_function(address, view, orders)
+        return replace(seen, obstacle=obstacle, promised=None if obstacle else _promised(address, view, orders))
 
 
 def _obstacle(entry: DesiredDevice, view: HostView) -> Obstacle | None:
@@ -226,6 +242,18 @@ def _of_function(address: str, view: HostView, orders: CardOrders) -> Obstacle |
         return Obstacle(Reason.IN_USE, used)
     waits = view.not_handed_over(address, orders)
     return None if waits is None else Obstacle(Reason(waits.reason), waits.message)
+
+
+def _promised(address: str, view: HostView, orders: CardOrders) -> frozenset[str] | None:
+    """The profiles that a function may get without being handed over; None where it may get any.
+
+    Pods could have it before the last boot as what it was then, and may have it so again.
+    """
+    profiles = {one.profile for one in (orders.entry.vgpu.layout if orders.entry.vgpu is not None else ())}
+    if address not in view.prepared.addresses or orders.entry.intent is Intent.RELEASE:
+        return None
+    free = {one for one in profiles if view.not_handed_over(address, orders.making([one])) is None}
+    return None if free == profiles else frozenset(free)
 
 
 def _card_users(address: str, view: HostView, orders: CardOrders) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ card. So a writer that dies after any step goes on with the next one.
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from crds.models.node_state import DeviceState, Intent
 from crds.models.profile_map import Framework, MixedSizes, Unassigned
@@ -31,6 +32,12 @@ from profile_writer.mdev_plan import next_mdev_step
 from profile_writer.placing import could_hold
 from profile_writer.release import next_step_of_release
 from profile_writer.standing import blocked, current, report, some_of, state_of, summed_up, told_users
+
+
+_PROMISED: Final = (
+    "pods could have it as something else before the boot, and may still come to it; "
+    "waits for npufleet-dra-publisher to hand it over"
+)
 
 
 def next_step(order: VGPUOrder, intent: Intent, seen: CardSeen, *, restore: bool = True) -> Step | Verdict:
@@ -132,6 +139,8 @@ class _Layout:
         kept = {function.address for function in self._kept}
         self._rest = [function for function in self._typed if function.address not in kept]
         carried = Counter(function.profile for function in self._kept)
+        self._in_the_way: set[str] = set()
+        """Kept functions that have to move, or be without a type for a while, and cannot: nobody new is to get them."""
         self._missing = [p for p in self._by_size() for _ in range(self._wanted[p] - carried[p])]
 
     def next(self) -> Step | Verdict:
@@ -150,8 +159,10 @@ class _Layout:
         """Functions that are as wanted already: those in use first, then those that had it before."""
         left, kept = Counter(self._wanted), []
 
-        def rank(function: FunctionSeen) -> tuple[bool, bool, str]:
-            return function.obstacle is None, function.former != function.profile, function.address
+        def rank(function: FunctionSeen) -> tuple[bool, bool, bool, str]:
+            why = function.obstacle
+            is_used = why is not None and why.reason is not Reason.PUBLISHED
+            return not is_used, why is None, function.former != function.profile, function.address
 
         for function in sorted(self._typed, key=rank):
             if function.profile is not None and left[function.profile] > 0:
@@ -199,9 +210,10 @@ class _Layout:
             text = "several frame buffer sizes on a card need its mixed-size mode, which nvidia-smi sets: there is none"
             return self._verdict(Obstacle(Reason.TOOL_MISSING, text))
         for function in self._typed:
-            why = self._untouchable(function)
+            why = self._unclearable(function)
             if why is not None:
                 text = f"the mixed-size mode changes while no function has a type: {function.address}: {why.message}"
+                self._in_the_way |= {one.address for one in self._kept}
                 return self._verdict(Obstacle(why.reason, text))
         if self._kept and FOR_MODE in seen.rearranged.done:
             text = "the mixed-size mode changes while no function has a type, and was tried so already"
@@ -233,6 +245,7 @@ class _Layout:
         def rank(function: FunctionSeen) -> tuple[bool, bool, str]:
             return function.former != profile, function.address in reserved, function.address
 
+        candidates = [f for f in candidates if f.promised is None or profile in f.promised]
         for function in sorted(candidates, key=rank):
             type_id = function.creatable.get(profile)
             if type_id is not None:
@@ -241,7 +254,7 @@ class _Layout:
 
     def _make_room(self, profile: str, *, lacks_function: bool) -> ClearType | None:
         """Clear a function that is in the way of the profile, as far as that can help."""
-        movable = [function for function in self._rest if self._untouchable(function) is None]
+        movable = [function for function in self._rest if self._unclearable(function) is None]
         stay = [function for function in self._rest if function not in movable]
         beside = self._sizes_of([*(f.profile for f in (*stay, *self._kept)), profile])
         mixed = self._has_mode(True)
@@ -258,11 +271,14 @@ class _Layout:
         again = [
             function
             for function in self._kept
-            if self._untouchable(function) is None
-            and function.profile != profile
-            and (size is None or self._size_of(function) < size)
+            if function.profile != profile and (size is None or self._size_of(function) < size)
         ]
-        return self._cleared(min(again, key=self._size_of), rearranges=profile) if again else None
+        free = [function for function in again if self._unclearable(function) is None]
+        if not free:
+            if not stay:
+                self._in_the_way |= {function.address for function in again}
+            return None
+        return self._cleared(min(free, key=self._size_of), rearranges=profile)
 
     def _size_of(self, function: FunctionSeen) -> int:
         return self._seen.sizes.get(function.profile or "", 0)
@@ -280,6 +296,11 @@ class _Layout:
             return Obstacle(Reason.TYPE_UNKNOWN, f"its type {function.type_id} has no known name, and is left alone")
         return None
 
+    def _unclearable(self, function: FunctionSeen) -> Obstacle | None:
+        """Why the type of a function is not taken off it in this pass."""
+        why = self._untouchable(function)
+        return Obstacle(Reason.PUBLISHED, _PROMISED) if why is None and function.promised is not None else why
+
     @staticmethod
     def _cleared(function: FunctionSeen, *, rearranges: str | None = None) -> ClearType:
         return ClearType(function.address, function.profile or "", rearranges)
@@ -288,7 +309,7 @@ class _Layout:
         """A type beyond the layout that is not to stay."""
         if self._order.unassigned is Unassigned.LEAVE:
             return None
-        return next((self._cleared(one) for one in self._rest if self._untouchable(one) is None), None)
+        return next((self._cleared(one) for one in self._rest if self._unclearable(one) is None), None)
 
     def _verdict(self, fault: Obstacle | None) -> Verdict:
         """Where each vGPU stands now."""
@@ -301,7 +322,7 @@ class _Layout:
             for function in self._unread()
             if function.address not in told
         ]
-        verdict = summed_up(standings)
+        verdict = summed_up(standings, last=self._in_the_way)
         if fault is None:
             return verdict
         return Verdict(state_of(fault), fault.reason, fault.message, verdict.vgpus)
@@ -311,11 +332,15 @@ class _Layout:
         return [f for f in self._seen.functions if f.is_vgpu and f.type_id is None]
 
     def _as_wanted(self, function: FunctionSeen) -> Standing:
+        why = self._unclearable(function) if function.address in self._in_the_way else None
+        if why is not None:
+            text = f"others of the layout can have their places only once it has none: {why.message}"
+            return report(function, state_of(why), why.reason, text)
         ours = self._seen.given.get(function.address) == function.profile
         return report(function, DeviceState.READY, Reason.TYPED if ours else Reason.ADOPTED)
 
     def _beyond(self, function: FunctionSeen) -> Standing:
-        why = self._untouchable(function)
+        why = self._unclearable(function)
         if self._order.unassigned is Unassigned.LEAVE and (why is None or not self._missing):
             return report(function, DeviceState.READY, Reason.UNASSIGNED, "no layout asks for it")
         if why is None:
@@ -325,8 +350,9 @@ class _Layout:
     def _missing_ones(self, fault: Obstacle | None) -> list[Standing]:
         """Each vGPU that is not there, at the function that would carry it."""
 
-        def rank(function: FunctionSeen) -> tuple[bool, bool, str]:
-            return function.address not in self._seen.failed, self._untouchable(function) is not None, function.address
+        def rank(function: FunctionSeen) -> tuple[bool, bool, bool, str]:
+            has_failed, why = function.address in self._seen.failed, self._untouchable(function)
+            return not has_failed, why is not None, function.promised is not None, function.address
 
         places = sorted(self._untyped, key=rank)
         found = []
@@ -344,14 +370,17 @@ class _Layout:
         if self._seen.address in failed:
             return failed[self._seen.address]
         own = self._untouchable(function) if function is not None else None
+        if own is None and function is not None and function.promised is not None and profile not in function.promised:
+            own = Obstacle(Reason.PUBLISHED, _PROMISED)
         if own is not None:
             return Obstacle(own.reason, f"the function that would carry {profile} is not changed: {own.message}")
         if not self._typed and not any(one.creatable for one in self._untyped):
             return Obstacle(Reason.LIST_EMPTY, "the driver offers no type on any function now, though none has one")
-        for other in (*self._rest, *self._kept):
-            why = self._untouchable(other)
-            if why is not None:
-                there = other.profile or "a type"
-                text = f"there is no room for {profile}: {other.address} has {there}: {why.message}"
-                return Obstacle(Reason.NO_ROOM if why.reason is Reason.IN_USE else why.reason, text)
+        in_the_way = [*self._rest, *(one for one in self._kept if one.address in self._in_the_way)]
+        found = [(one, why) for one in in_the_way if (why := self._unclearable(one)) is not None]
+        # What comes without anybody leaving is waited for first.
+        for other, why in sorted(found, key=lambda pair: pair[1].reason is not Reason.PUBLISHED):
+            there = other.profile or "a type"
+            text = f"there is no room for {profile}: {other.address} has {there}: {why.message}"
+            return Obstacle(Reason.NO_ROOM if why.reason is Reason.IN_USE else why.reason, text)
         return Obstacle(Reason.NO_ROOM, f"no function of the card can become {profile} beside the others")

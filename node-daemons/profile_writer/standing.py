@@ -1,6 +1,6 @@
 """Where vGPUs and their card stand, in the words of the report. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from crds.models.node_state import DeviceState
@@ -47,13 +47,14 @@ def current(seen: CardSeen) -> tuple[Standing, ...]:
     )
 
 
-def summed_up(standings: Sequence[Standing]) -> Verdict:
-    """The card with its vGPUs: as far as the worst of them, with that one's reason."""
+def summed_up(standings: Sequence[Standing], *, last: Collection[str] = ()) -> Verdict:
+    """The card with its vGPUs: as far as the worst of them, with that one's reason; of several that of what is `last`
+    only where there is no other."""
     vgpus = tuple(sorted(standings, key=lambda one: (one.address, one.uuid or "", one.profile or "")))
     for state in _WORST_FIRST:
         found = [one for one in vgpus if one.state is state]
         if found:
-            first = found[0]
+            first = min(found, key=lambda one: one.address in last)
             named = f"{first.profile} on {first.address}" if first.profile else first.address
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             return Verdict(state, first.reason, f"{named}: {first.message}{more}", vgpus)

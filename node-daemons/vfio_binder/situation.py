@@ -11,7 +11,7 @@ from crds.models.modes import Companions, Mode, Passthrough
 from crds.models.node_state import BoundDevice, DesiredDevice, DeviceState, Intent
 from node_host.acting.actions import Outcome
 from node_host.acting.journal import JournalEntry, JournalState
-from node_host.handover.entry import entry_digest, shape_digest
+from node_host.handover.entry import entry_digest, shapes_of
 from node_host.pci.device import PCIDevice, identity_of, same_identity
 from node_host.pci.vfio_drivers import VFIO_PCI, driver_directory, is_vfio_driver, module_of
 from node_host.view import HostView, Obstacle
@@ -227,9 +227,8 @@ class Situation:
 
     def shapes_of(self, address: str) -> frozenset[str]:
         """The digests of the shapes that orders give a device; none when it is given back."""
-        return frozenset(
-            shape_digest(entry) for entry in self._responsible(address) if entry.intent is not Intent.RELEASE
-        )
+        ordered = (entry for entry in self._responsible(address) if entry.intent is not Intent.RELEASE)
+        return frozenset(shape for entry in ordered for shape in shapes_of(entry, address))
 
     def _responsible(self, address: str) -> list[DesiredDevice]:
         """The orders that a device is changed for.

@@ -174,7 +174,7 @@ class StagedPublisher:
         """
         offer = self.steps.offers.get(address)
         if before is None:
-            return shape_digest(offer.entry) if offer is not None and self.prepare_refused(address) is None else None
+            return offer.shape if offer is not None and self.prepare_refused(address) is None else None
         device = read_view(self._host).devices.get(address)
         is_vm = before != _CONTAINER
         as_then = device is not None and device.driver is not None and is_vfio_driver(device.driver) is is_vm

@@ -14,7 +14,6 @@ from dra_publisher.claims.shape import Wanted
 from dra_publisher.kubelet.service import AnsweredDevice
 from dra_publisher.metadata.documents import DescribedClaim, DescribedDevice, RequestMetadata, requests_of
 from node_host.evidence.checkpoint import UNKNOWN_SHAPE, ClaimState, PreparedClaim, PreparedDevice
-from node_host.handover.entry import shape_digest
 
 
 class Offered(Protocol):
@@ -105,7 +104,7 @@ def candidate(
         # What the claim had stays what it was promised, whatever is offered under the name since.
         (recorded.profile if recorded else None) or (offer.profile if offer is not None else None),
     )
-    shape = shape_digest(offer.entry) if offer is not None else recorded.shape if recorded else UNKNOWN_SHAPE
+    shape = offer.shape if offer is not None else recorded.shape if recorded else UNKNOWN_SHAPE
     return Candidate(device, wanted, shape, offer.capacity if offer is not None else {})
 
 

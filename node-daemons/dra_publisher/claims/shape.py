@@ -14,6 +14,7 @@ from crds.catalogue.loader import load_catalogue
 from crds.catalogue.product import Vendor
 from crds.device_names import NamedKind
 from crds.models.modes import IOMMUBackend
+from dra_publisher.offers.prerequisites import BINDER, WRITER
 from node_host.boot import BootUnknownError, read_boot_id
 from node_host.bounded_call import HungError
 from node_host.evidence.device_nodes import read_device_nodes
@@ -27,8 +28,6 @@ from node_host.vgpu.live import live_profile
 
 _log = logging.getLogger(__name__)
 
-BINDER: Final = "npufleet-vfio-binder"
-WRITER: Final = "npufleet-profile-writer"
 _CONTAINER: Final = "/dev/vfio/vfio"
 _IOMMUFD: Final = "/dev/iommu"
 # Where drivers of accelerators put nodes that users open, for vendors of which the catalogue names none.

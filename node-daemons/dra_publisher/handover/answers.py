@@ -4,11 +4,14 @@ memory of when each order came.
 
 from collections.abc import Iterable, Mapping
 
+from crds.models.modes import Mode
 from crds.models.node_state import DaemonReport, DesiredDevice, DeviceReport, DeviceState, Intent, NodeStateStatus
+from crds.models.vgpu_state import ProfiledCard, VGPUInstance
 from dra_publisher.offers.prerequisites import prerequisites
 from node_host.handover.entry import entry_digest
 
 _BINDINGS = "bindings"
+_PROFILES = "profiles"
 _WORST_FIRST = (DeviceState.FAILED, DeviceState.BLOCKED, DeviceState.PENDING, DeviceState.RELEASED, DeviceState.READY)
 
 
@@ -47,6 +50,20 @@ class Answers:
             worst = min(known, key=lambda report: _WORST_FIRST.index(report.state), default=None)
             if worst is not None and (len(known) == len(reports) or worst.state is not DeviceState.READY):
                 found[entry.address] = worst
+        return found
+
+    def functions(
+        self, entries: Iterable[DesiredDevice], status: NodeStateStatus, boot_id: str
+    ) -> Mapping[str, Mapping[str, VGPUInstance]]:
+        """By card, what the profile writer says of its virtual functions; only of cards that the binder is done with."""
+        found: dict[str, Mapping[str, VGPUInstance]] = {}
+        for entry in entries:
+            if entry.mode is not Mode.VGPU or entry.intent is not Intent.APPLY:
+                continue
+            bound = self._of(entry.address, _report(status, _BINDINGS), boot_id)
+            typed = self._of(entry.address, _report(status, _PROFILES), boot_id)
+            if bound is not None and bound.state is DeviceState.READY and isinstance(typed, ProfiledCard):
+                found[entry.address] = {one.address: one for one in typed.vgpus if one.uuid is None}
         return found
 
     def _of(self, address: str, report: DaemonReport | None, boot_id: str) -> DeviceReport | None:

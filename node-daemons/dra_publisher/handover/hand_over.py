@@ -20,7 +20,6 @@ from dra_publisher.handover.stages import Stage, Verdict, judge
 from dra_publisher.offers.offer import Offer, Taint, TaintKey
 from node_host.acting.locks import LockedError
 from node_host.evidence.publication import PUBLISHED, Published, read_published
-from node_host.handover.entry import shape_digest
 from node_host.handover.publisher_half import PublisherHalf
 from node_host.host import Host
 
@@ -153,7 +152,7 @@ class HandOver:
                 offer = await self._confirm(looked, inputs, address, stage)
                 if offer is not None:
                     looked.offers[address] = offer
-                    shapes[address] = shape_digest(offer.entry)
+                    shapes[address] = offer.shape
         if not await self._remember(looked, shapes):
             # Nobody gets these. What others have to be withheld, tainted or taken out for cannot wait for it.
             looked.offers = {address: offer for address, offer in looked.offers.items() if address not in shapes}
@@ -208,7 +207,7 @@ class HandOver:
                 looked.offers[address] = offer
         kept = [one for one, verdict in looked.verdicts.items() if verdict.stage is Stage.KEPT and one in looked.offers]
         if self._ledger.doubt() is None:
-            await self._remember(looked, {address: shape_digest(looked.offers[address].entry) for address in kept})
+            await self._remember(looked, {address: looked.offers[address].shape for address in kept})
         tainted = {address: _with(offer, inputs.taints(address)) for address, offer in looked.offers.items()}
         looked.offers = tainted
         self._tell_changes(tainted)

@@ -12,8 +12,10 @@ from crds.device_names import NamedKind, device_name
 from crds.models.bindings import WAITS_FOR_USERS
 from crds.models.modes import Mode
 from crds.models.node_state import DesiredDevice, DeviceReport, DeviceState, Intent
+from crds.models.profiling import ProfileReason
+from crds.models.vgpu_state import VGPUInstance
 from dra_publisher.offers.prerequisites import recipe
-from node_host.handover.entry import shape_digest
+from node_host.handover.entry import shapes_of, vgpu_shape
 from node_host.pci.vfio_drivers import is_vfio_driver
 from node_host.pci.viability import obstacles
 from node_host.view import HostView
@@ -39,7 +41,7 @@ class Situation:
     (digests); ``unordered`` are devices that no order has spoken of for so long that it is meant. ``profiles`` are the
     vGPU profiles that virtual functions have on the host now, ``given`` those that the profile writer calls theirs, in
     this boot, for a layout: others may lie on a card that no layout asks for. ``mediated`` are cards whose vGPUs are
-    mediated devices.
+    mediated devices. ``answered`` is what the writer says of the functions of cards, for the present orders.
     """
 
     entries: Mapping[str, DesiredDevice]
@@ -51,6 +53,7 @@ class Situation:
     profiles: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     mediated: Collection[str] = frozenset()
+    answered: Mapping[str, Mapping[str, VGPUInstance]] = field(default_factory=dict)
 
     def known(self) -> frozenset[str]:
         """All devices that there is anything to say of."""
@@ -126,7 +129,13 @@ class Situation:
         if self.listed(address):
             return True
         before, entry = self.remembered.get(address), self.responsible(address)
-        return before is not None and (entry is None or self.wanted(address) is None or before != shape_digest(entry))
+        if before is None:
+            return False
+        if entry is None or entry.intent is Intent.RELEASE or before not in shapes_of(entry, address):
+            return True
+        if self._is_function_of_vgpus(address, entry):
+            return self._is_asked_for(address, entry)
+        return self.wanted(address) is None
 
     def has_other_name(self, address: str, kind: NamedKind, driver: str) -> bool:
         """Whether a claim was prepared with it under another name than what it is as this kind under this driver."""
@@ -154,6 +163,36 @@ class Situation:
         said = self.said.get(entry.address)
         return said is not None and said.state is DeviceState.READY
 
+    def is_done(self, address: str, entry: DesiredDevice) -> bool:
+        """The same of one device of the entry: a vGPU is as it is to be also while others of its card are not."""
+        return self.is_ready(entry) or (entry.address in self.answered and self.stays(address))
+
+    def stays(self, address: str) -> bool:
+        """Whether a vGPU is kept as it is by an order that changes others of its card.
+
+        Until the writer has answered the order: where the layout asks for no fewer of its profile than there are.
+        """
+        entry = self.responsible(address)
+        if entry is None or entry.intent is not Intent.APPLY or not self._is_function_of_vgpus(address, entry):
+            return False
+        if not self._is_of_layout(address, entry):
+            return False
+        answered = self.answered.get(entry.address)
+        if answered is not None:
+            said = answered.get(address)
+            return said is not None and said.state is DeviceState.READY
+        profile = self.profiles[address]
+        carried = [one for one in self.functions(entry.address) if self.profiles.get(one) == profile]
+        return len(carried) <= layout_of(entry)[profile]
+
+    def _is_asked_for(self, address: str, entry: DesiredDevice) -> bool:
+        """Whether the writer waits for it to be handed over."""
+        said = self.answered.get(entry.address, {}).get(address)
+        return said is not None and said.state is DeviceState.BLOCKED and said.reason == ProfileReason.PUBLISHED
+
+    def _is_function_of_vgpus(self, address: str, entry: DesiredDevice) -> bool:
+        return entry.mode is Mode.VGPU and address != entry.address and recipe(entry.mode) is not None
+
     def moves(self, entry: DesiredDevice) -> bool:
         """Whether somebody is about to change the entry's device, as far as can be seen or was said."""
         said = self.said.get(entry.address)
@@ -168,7 +207,22 @@ class Situation:
     def is_disturbed(self, address: str) -> bool:
         """Whether the device, or something that takes it along, is about to change."""
         entry = self.responsible(address)
-        return (entry is not None and self.moves(entry)) or self.mates_move(address)
+        return (entry is not None and self._is_to_change(address, entry)) or self.mates_move(address)
+
+    def _is_to_change(self, address: str, entry: DesiredDevice) -> bool:
+        if self.stays(address):
+            return False
+        if self.moves(entry):
+            return True
+        # More of its profile are there than the new layout asks for: the writer has yet to say which of them go.
+        is_apply = entry.intent is Intent.APPLY and entry.address not in self.said
+        return is_apply and self._is_function_of_vgpus(address, entry) and self._is_of_layout(address, entry)
+
+    def shape_now(self, address: str, entry: DesiredDevice) -> frozenset[str]:
+        """The shape of a device that is as its order says."""
+        if self._is_function_of_vgpus(address, entry):
+            return frozenset({vgpu_shape(self.profiles[address])} if address in self.profiles else ())
+        return shapes_of(entry, address)
 
     def mates_move(self, address: str) -> bool:
         """Whether a device of its IOMMU group moves: a VM gets the group as a whole."""

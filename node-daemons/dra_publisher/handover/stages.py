@@ -12,7 +12,7 @@ from crds.device_names import NamedKind
 from crds.models.node_state import DesiredDevice, Intent
 from dra_publisher.handover.situation import Offered, Situation
 from dra_publisher.offers.offer import TaintKey
-from node_host.handover.entry import entry_digest, shape_digest
+from node_host.handover.entry import entry_digest
 from node_host.handover.tokens import Token
 
 
@@ -123,7 +123,7 @@ def _as_ordered(situation: Situation, address: str, entry: DesiredDevice) -> Ver
     if kind is None or situation.view.is_gone(address):
         return _leaving(situation, address, entry)
     fits = situation.actual(address) is kind
-    if fits and situation.is_ready(entry):
+    if fits and situation.is_done(address, entry):
         return _published(situation, address, kind, entry)
     if offered is None or not situation.listed(address):
         return Verdict(Stage.ABSENT, entry=entry)
@@ -144,7 +144,7 @@ def _published(situation: Situation, address: str, kind: NamedKind, entry: Desir
     if same or _fits(situation, address, entry_digest(entry)):
         return Verdict(Stage.PUBLISHING, kind, driver, entry=entry)
     before = situation.remembered.get(address)
-    is_as_before = before is None or before == shape_digest(entry)
+    is_as_before = before is None or before in situation.shape_now(address, entry)
     # The slices may have lost it, as when the kubelet starts, while a claim has it under the name of before.
     if offered is None and is_as_before and not situation.has_other_name(address, kind, driver):
         return Verdict(Stage.PUBLISHING, kind, driver, entry=entry)

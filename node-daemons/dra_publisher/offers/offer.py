@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from crds.device_names import NamedKind
 from crds.models.node_state import DesiredDevice
+from node_host.handover.entry import shape_digest, vgpu_shape
 
 Attribute = bool | int | str
 
@@ -50,3 +51,8 @@ class Offer:
         """That of a vGPU, None of every other device."""
         found = self.attributes.get("profile")
         return found if self.kind is NamedKind.VGPU and isinstance(found, str) else None
+
+    @property
+    def shape(self) -> str:
+        """The digest of what its order makes of it; of a vGPU that is the profile, whatever else its card carries."""
+        return shape_digest(self.entry) if self.profile is None else vgpu_shape(self.profile)

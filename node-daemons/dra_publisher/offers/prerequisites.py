@@ -7,6 +7,11 @@ from typing import Final
 from crds.device_names import NamedKind
 from crds.models.modes import Mode
 
+BINDER: Final = "npufleet-vfio-binder"
+"""Whose subtree is `bindings`."""
+WRITER: Final = "npufleet-profile-writer"
+"""Whose subtree is `profiles`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from typing import Any, Final
 
+from crds.models.modes import Mode
 from crds.models.node_state import DesiredDevice
 
 _SHAPE: Final = ("mode", "passthrough", "vgpu", "softVNPU", "hardVNPU")
@@ -27,6 +28,20 @@ def shape_digest(entry: DesiredDevice) -> str:
         # Which map the layout came from changes nothing on the card.
         shape["vgpu"] = {name: part for name, part in shape["vgpu"].items() if name != "profileMapRef"}
     return _digest(shape)
+
+
+def vgpu_shape(profile: str) -> str:
+    """The same of a virtual function that is a vGPU: what the other ones of its card are is nothing to it."""
+    return _digest({"mode": str(Mode.VGPU), "profile": profile})
+
+
+def shapes_of(entry: DesiredDevice, address: str) -> frozenset[str]:
+    """The shapes that an order may make of a device, which is its own or a virtual function of that: of a card that is
+    to carry vGPUs, each function may get any profile of the layout.
+    """
+    if entry.mode is not Mode.VGPU or address == entry.address:
+        return frozenset({shape_digest(entry)})
+    return frozenset(vgpu_shape(one.profile) for one in (entry.vgpu.layout if entry.vgpu is not None else ()))
 
 
 def _digest(value: dict[str, Any]) -> str:

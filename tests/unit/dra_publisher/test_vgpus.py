@@ -1,12 +1,16 @@
 """vGPUs for pods and VMs: what of a card is offered, what a change of its layout does to whoever has one."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.builders.publisher_bench import said
+from node_host.evidence.checkpoint import PreparedClaim
+from node_host.handover.entry import vgpu_shape
+from tests.builders.checkpoints import claim
+from tests.builders.publisher_bench import NODE, report, said
 from tests.builders.vgpu_publisher import VGPUNode, vgpu_node
 from tests.builders.writer import CARD, FUNCTIONS, MIXED, OTHER, TWO, carries
 
@@ -19,6 +23,17 @@ HAND_OVER = ("handover=HandOver",)
 async def node(tmp_path: Path) -> AsyncIterator[VGPUNode]:
     async with vgpu_node(tmp_path / "host") as made:
         yield made
+
+
+def name_of(function: str) -> str:
+    return f"vgpu-{function.replace(':', '-').replace('.', '-')}"
+
+
+def prepared(name: str, function: str, profile: str, boot_id: str) -> PreparedClaim:
+    """A claim whose pod was given a vGPU in a boot."""
+    made = claim({function: vgpu_shape(profile)}, boot_id=boot_id, name=name)
+    device = replace(made.devices[0], pool=NODE, device=name_of(function), profile=profile)
+    return replace(made, namespace="team", devices=(device,))
 
 
 def attributes(node: VGPUNode, name: str) -> dict[str, Any]:
@@ -65,7 +80,7 @@ async def test_type_that_no_layout_asks_for_is_not_offered(node: VGPUNode) -> No
     assert list(node.offered()) == [NAMES[0]], "one of 24 GB was asked for"
 
 
-async def test_change_of_layout_waits_for_the_claim_and_goes_on_when_it_is_gone(node: VGPUNode) -> None:
+async def test_change_to_mixed_sizes_waits_for_every_claim_and_goes_on_when_it_is_gone(node: VGPUNode) -> None:
     node.writing.order(carries(TWO))
     await node.settle()
     node.allocate("vm", NAMES[0])
@@ -80,6 +95,137 @@ async def test_change_of_layout_waits_for_the_claim_and_goes_on_when_it_is_gone(
     assert said(done, CARD) == ("Ready", "Published")
     assert set(node.offered().values()) == {()}
     assert len(node.offered()) == 3
+
+
+async def test_change_of_layout_leaves_claims_alone_whose_profile_stays(node: VGPUNode) -> None:
+    node.writing.order(carries(MIXED))
+    await node.settle()
+    big = next(one for one, profile in node.writing.profiles().items() if profile == "L40S-24Q")
+    node.allocate("vm", name_of(big))
+    node.writing.order(carries(TWO, mixed=True))
+    for _ in range(6):
+        await node.bind()
+        done = await node.run()
+        assert node.offered()[name_of(big)] == (), "it is not even withheld"
+        assert node.writing.profiles()[big] == "L40S-24Q"
+    assert sorted(node.writing.profiles().values()) == ["L40S-24Q", "L40S-24Q"]
+    assert said(done, CARD) == ("Ready", "Published")
+    assert set(node.offered().values()) == {()}
+
+
+async def test_vgpus_that_an_edit_takes_away_wait_for_their_claims_alone(node: VGPUNode) -> None:
+    node.writing.order(carries(MIXED))
+    await node.settle()
+    small = [one for one, profile in sorted(node.writing.profiles().items()) if profile == "L40S-12Q"]
+    big = next(one for one in node.writing.profiles() if one not in small)
+    node.allocate("vm", name_of(small[0]))
+    node.writing.order(carries(TWO, mixed=True, unassigned="Clear"))
+    done = await node.settle()
+    assert node.writing.profiles() == {big: "L40S-24Q", small[0]: "L40S-12Q"}
+    offered = node.offered()
+    assert offered.pop(name_of(big)) == ()
+    assert set(offered.values()) == {HAND_OVER}
+    assert said(done, CARD) == ("Pending", "HandOver")
+    node.free("vm")
+    done = await node.settle()
+    assert sorted(node.writing.profiles().values()) == ["L40S-24Q", "L40S-24Q"]
+    assert said(done, CARD) == ("Ready", "Published")
+
+
+async def test_shrinking_layout_offers_no_more_vgpus_than_it_asks_for(node: VGPUNode) -> None:
+    node.writing.order(carries(TWO))
+    await node.settle()
+    node.writing.order(carries({"L40S-24Q": 1}, unassigned="Clear"))
+    await node.run()
+    assert set(node.offered().values()) == {HAND_OVER}, "which of them goes is not said yet"
+    done = await node.settle()
+    assert list(node.offered().values()) == [()]
+    assert list(node.writing.profiles().values()) == ["L40S-24Q"]
+    assert said(done, CARD) == ("Ready", "Published")
+
+
+async def test_shrinking_layout_keeps_the_vgpu_that_a_claim_has(node: VGPUNode) -> None:
+    node.writing.order(carries(TWO))
+    await node.settle()
+    node.allocate("vm", NAMES[1])
+    node.prepare(prepared("vm", SECOND, "L40S-24Q", node.bench.kernel.boot_id))
+    node.writing.order(carries({"L40S-24Q": 1}, unassigned="Clear"))
+    done = await node.settle()
+    assert node.offered() == {NAMES[1]: ()}
+    assert node.writing.profiles() == {SECOND: "L40S-24Q"}
+    assert said(done, CARD) == ("Ready", "Published")
+
+
+async def test_surplus_vgpu_that_is_left_typed_is_not_offered(node: VGPUNode) -> None:
+    node.writing.order(carries(TWO))
+    await node.settle()
+    node.writing.order(carries({"L40S-24Q": 1}))
+    await node.settle()
+    assert len(node.writing.profiles()) == 2
+    assert list(node.offered().values()) == [()]
+
+
+async def test_claims_get_their_vgpus_back_after_a_reboot(node: VGPUNode) -> None:
+    node.writing.order(carries(MIXED))
+    await node.settle()
+    before = node.writing.profiles()
+    for function in before:
+        node.allocate(f"vm-{function[-1]}", name_of(function))
+    boot_id = node.bench.kernel.boot_id
+    node.prepare(*(prepared(f"vm-{one[-1]}", one, profile, boot_id) for one, profile in before.items()))
+    node.bench.kernel.reboot()
+    node.writing.restart()
+    await node.restart()
+    done = await node.settle()
+    assert node.writing.profiles() == before
+    assert set(node.offered().values()) == {()}
+    assert said(done, CARD) == ("Ready", "Published")
+
+
+async def test_edit_over_a_reboot_leaves_what_a_claim_waits_for_as_it_was(node: VGPUNode) -> None:
+    node.writing.order(carries(MIXED))
+    await node.settle()
+    small = max(one for one, profile in node.writing.profiles().items() if profile == "L40S-12Q")
+    node.allocate("vm", name_of(small))
+    node.prepare(prepared("vm", small, "L40S-12Q", node.bench.kernel.boot_id))
+    node.bench.kernel.reboot()
+    node.writing.restart()
+    await node.restart()
+    node.writing.order(carries({"L40S-12Q": 4}))
+    done = await node.settle()
+    assert node.writing.profiles()[small] == "L40S-12Q"
+    assert sorted(node.writing.profiles().values()) == ["L40S-12Q"] * 4
+    assert node.offered()[name_of(small)] == ()
+    assert said(done, CARD) == ("Ready", "Published")
+
+
+async def test_function_that_cannot_be_typed_costs_the_others_nothing(node: VGPUNode) -> None:
+    node.writing.order(carries(MIXED))
+    await node.settle()
+    before = node.writing.profiles()
+    lost = max(one for one, profile in before.items() if profile == "L40S-12Q")
+    node.writing.set_type(lost, 0)
+    for function in node.writing.functions():
+        path = f"/sys/bus/pci/devices/{function}/nvidia/current_vgpu_type"
+        node.bench.kernel.fail_next(path, "EIO", None)
+    done = await node.settle()
+    kept = {one: profile for one, profile in before.items() if one != lost}
+    assert node.writing.profiles() == kept
+    offered = node.offered()
+    assert {one: offered[name_of(one)] for one in kept} == {one: () for one in kept}
+    assert said(done, CARD) == ("Pending", "WaitsForBinding")
+    assert report(done, CARD).message.startswith("npufleet-profile-writer: TypeFailed")
+
+
+async def test_answer_to_an_older_order_offers_nothing(node: VGPUNode) -> None:
+    node.writing.order(carries(TWO))
+    await node.settle()
+    node.writing.order(carries({"L40S-24Q": 1}))
+    await node.run()
+    assert set(node.offered().values()) == {HAND_OVER}
+    done = await node.run()
+    assert set(node.offered().values()) == {HAND_OVER}
+    assert said(done, CARD)[0] == "Pending"
 
 
 async def test_function_that_somebody_has_cleared_leaves_and_comes_back_repaired(node: VGPUNode) -> None:
