@@ -12,6 +12,7 @@ from crds.models.base import ATOMIC_LIST, UID, Model, PCIAddress, Reason, ShortT
 from crds.models.device_report import DeviceReport, DeviceState
 from crds.models.modes import VGPU
 from crds.models.profile_map import Framework, MixedSizes, ProfileName, Unassigned
+from crds.models.profiling import ProfileReason
 
 MAX_VGPUS: Final = 256
 MAX_OFFERED: Final = 64
@@ -65,6 +66,12 @@ class VGPUInstance(Model):
         tuple[Annotated[str, Field(max_length=253)], ...],
         Field(max_length=4, description="Who uses it, by name.", json_schema_extra=ATOMIC_LIST),
     ] = ()
+
+    @property
+    def is_of_layout(self) -> bool:
+        """It is a virtual function, and as the layout wants one."""
+        is_function = self.profile is not None and self.uuid is None
+        return is_function and self.state is DeviceState.READY and self.reason != ProfileReason.UNASSIGNED
 
 
 class ProfiledCard(DeviceReport):

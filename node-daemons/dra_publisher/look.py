@@ -13,8 +13,7 @@ from typing import Final, TypeVar
 from crds.catalogue import Catalogue
 from crds.device_names import NamedKind, address_of
 from crds.models.modes import IOMMUBackend, Mode
-from crds.models.node_state import DesiredDevice, DeviceReport, DeviceState, Intent
-from crds.models.profiling import ProfileReason
+from crds.models.node_state import DesiredDevice, DeviceReport, Intent
 from dra_publisher.claims.shape import NotRealisedError, Wanted, nodes_of
 from dra_publisher.handover.adoption import adopted
 from dra_publisher.handover.answers import Answers
@@ -46,7 +45,6 @@ from node_host.view import HostView
 
 T = TypeVar("T")
 
-_BEYOND: Final = ProfileReason.UNASSIGNED
 
 ABSENCE_SECONDS: Final = 60.0
 """How long no order may speak of a device that pods may have, until that is meant: orders are written anew at times."""
@@ -346,7 +344,7 @@ def _given(orders: Orders, boot_id: str) -> dict[str, str]:
         vgpu.address: vgpu.profile
         for card in report.devices
         for vgpu in card.vgpus
-        if vgpu.profile and vgpu.uuid is None and vgpu.state is DeviceState.READY and vgpu.reason != _BEYOND
+        if vgpu.is_of_layout and vgpu.profile is not None
     }
 
 

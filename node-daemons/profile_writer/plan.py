@@ -33,7 +33,6 @@ from profile_writer.placing import could_hold
 from profile_writer.release import next_step_of_release
 from profile_writer.standing import blocked, current, report, some_of, state_of, summed_up, told_users
 
-
 _PROMISED: Final = (
     "pods could have it as something else before the boot, and may still come to it; "
     "waits for npufleet-dra-publisher to hand it over"
@@ -382,5 +381,5 @@ class _Layout:
         for other, why in sorted(found, key=lambda pair: pair[1].reason is not Reason.PUBLISHED):
             there = other.profile or "a type"
             text = f"there is no room for {profile}: {other.address} has {there}: {why.message}"
-            return Obstacle(Reason.NO_ROOM if why.reason is Reason.IN_USE else why.reason, text)
+            return Obstacle(why.reason, text)
         return Obstacle(Reason.NO_ROOM, f"no function of the card can become {profile} beside the others")

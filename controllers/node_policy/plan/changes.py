@@ -151,7 +151,7 @@ def _deferral(new: Order, limits: RolloutLimits, disruptive: bool, standing: Sta
     address = new.address
     if new.intent is Intent.HOLD or (new.intent is Intent.RELEASE and address in standing.untouched):
         return None  # moves nothing
-    users = standing.usage.of(address, new.shape if new.intent is Intent.APPLY else None)
+    users = standing.usage.of(address, new.applied_shape)
     if not users and not disruptive:
         users = standing.waits[address]
     given_up = standing.given_up

@@ -260,7 +260,7 @@ def _order(evaluation: Evaluation, drain: NodeDrain, revision: str, external: bo
 
 
 def _device(evaluation: Evaluation, wait: Wait) -> DrainedDevice:
-    addresses = evaluation.usage.addresses(wait.order.address)
+    addresses = evaluation.usage.addresses(wait.order.address, wait.order.applied_shape)
     free = withheld(addresses, evaluation.node, evaluation.state)
     return DrainedDevice(wait.order.address, addresses, wait.users.pods, free)
 

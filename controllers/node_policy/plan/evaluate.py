@@ -155,9 +155,10 @@ def evaluate(
         problem=problem,
     )
     bindings = state.reports.get(Subtree.BINDINGS)
-    reports = bindings.devices if bindings is not None and bindings.boot_id == node.boot_id else {}
-    carved = frozenset(order.address for order in state.orders.devices if order.shape.mode is Mode.VGPU)
-    usage = Usage(state.inventory.devices if state.inventory is not None else (), reports, carved)
+    reports = _in_this_boot(bindings, node)
+    carved = {order.address: order.shape for order in state.orders.devices if order.shape.mode is Mode.VGPU}
+    typed = _in_this_boot(state.reports.get(Subtree.PROFILES), node)
+    usage = Usage(state.inventory.devices if state.inventory is not None else (), reports, carved, typed)
     verdicts = {order.address: verdict_on(order, node, state, silent) for order in state.orders.devices}
     waits = {} if compiled.problem else waits_of(node, state, verdicts, usage, silent)
     # What may change is a matter of the host alone; how far it is, of the publisher too.
@@ -229,6 +230,10 @@ def _still_meant(order: Order, wanted: Order | None) -> bool:
 
 def _surely_away(verdict: Verdict) -> bool:
     return verdict.unavailable and verdict.surely_not_done
+
+
+def _in_this_boot(report: ReportView | None, node: NodeView) -> Mapping[str, DeviceReportView]:
+    return report.devices if report is not None and report.boot_id == node.boot_id else {}
 
 
 def _untouched(

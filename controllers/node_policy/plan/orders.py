@@ -69,6 +69,11 @@ class Order:
     policy: str
     rule: str
 
+    @property
+    def applied_shape(self) -> Shape | None:
+        """What the device becomes; None where it is given back, or left as it is."""
+        return self.shape if self.intent is Intent.APPLY else None
+
     def held(self) -> "Order":
         """The same, to be left as it is."""
         return self if self.intent is Intent.HOLD else replace(self, intent=Intent.HOLD)

@@ -4,7 +4,7 @@ The API server checks objects against the schema of its version; this process ma
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -43,6 +43,7 @@ from crds.models.node_state import (
     UseKind,
 )
 from crds.models.profile_map import ProfileMapSpec
+from crds.models.vgpu_state import ProfiledCard
 
 _REPORT_MODELS: Final[Mapping[Subtree, type[Bindings] | type[Profiles] | type[DaemonReport]]] = {
     Subtree.BINDINGS: Bindings,
@@ -212,8 +213,19 @@ def _device_report(device: DeviceReport) -> DeviceReportView:
     former, parts = (device.former_driver, device.virtual_functions) if isinstance(device, BoundDevice) else (None, ())
     begun = former is not None and any(part.state not in _SETTLED for part in parts)
     return DeviceReportView(
-        device.state, sys.intern(device.reason), sys.intern(lasting(device.message)), _interned(former), begun
+        device.state,
+        sys.intern(device.reason),
+        sys.intern(lasting(device.message)),
+        _interned(former),
+        begun,
+        tuple(_as_wanted(device)) if isinstance(device, ProfiledCard) else (),
     )
+
+
+def _as_wanted(card: ProfiledCard) -> Iterator[tuple[str, str]]:
+    for one in card.vgpus:
+        if one.is_of_layout and one.profile is not None:
+            yield sys.intern(one.address), sys.intern(one.profile)
 
 
 def _read_rollout(value: Any) -> NodeRollout | None:

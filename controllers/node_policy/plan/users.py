@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from controllers.node_policy.plan.kept_vgpus import kept_vgpus
 from controllers.node_policy.plan.orders import Shape
 from controllers.node_policy.plan.view import DeviceReportView, DeviceView
 
@@ -29,21 +30,26 @@ class Users:
 
 
 NOBODY: Final = Users()
+NO_SHAPES: Final[Mapping[str, Shape]] = {}
+NO_REPORTS: Final[Mapping[str, DeviceReportView]] = {}
 
 
 class Usage:
-    """The users of every device of one inventory. `bindings`: what the binder says of them in this boot; `carved`:
-    cards whose virtual functions are npufleet's to carve into vGPUs, and to undo.
+    """The users of every device of one inventory. `bindings`: what the binder says of them in this boot; `carved`: the
+    orders in force of cards whose virtual functions are npufleet's to carve into vGPUs, and to undo; `profiles`: what
+    their writer says of them in this boot.
     """
 
     def __init__(
         self,
         devices: Iterable[DeviceView],
         bindings: Mapping[str, DeviceReportView],
-        carved: frozenset[str] = frozenset(),
+        carved: Mapping[str, Shape] = NO_SHAPES,
+        profiles: Mapping[str, DeviceReportView] = NO_REPORTS,
     ) -> None:
         self._bindings = bindings
         self._carved = carved
+        self._profiles = profiles
         self._devices: dict[str, DeviceView] = {}
         self._functions: dict[str, list[DeviceView]] = {}
         self._groups: dict[int, list[DeviceView]] = {}
@@ -59,7 +65,8 @@ class Usage:
         device = self._devices.get(address)
         if device is None:
             return NOBODY
-        concerned = [device, *self._functions.get(address, ())]
+        kept = self._kept(address, shape)
+        concerned = [device, *(one for one in self._functions.get(address, ()) if one.address not in kept)]
         if shape is not None and shape.binds_companions and device.iommu_group is not None:
             concerned += [other for other in self._groups.get(device.iommu_group, ()) if other not in concerned]
         own = self._functions_of_others(device, shape)
@@ -75,9 +82,17 @@ class Usage:
             texts += [text + place for text in one.users]
         return Users(frozenset(pods), tuple(others), tuple(texts))
 
-    def addresses(self, address: str) -> frozenset[str]:
-        """The device and its virtual functions."""
-        return frozenset((address, *(function.address for function in self._functions.get(address, ()))))
+    def _kept(self, address: str, shape: Shape | None) -> frozenset[str]:
+        said, present = self._profiles.get(address), self._carved.get(address)
+        if said is None or not said.vgpus or present is None:
+            return frozenset()
+        used = {one.address for one in self._functions.get(address, ()) if one.users}
+        return kept_vgpus(present, shape, dict(said.vgpus), used)
+
+    def addresses(self, address: str, shape: Shape | None) -> frozenset[str]:
+        """The device and its virtual functions, as far as their users are in the way of making `shape` of it."""
+        functions = frozenset(function.address for function in self._functions.get(address, ()))
+        return frozenset((address, *functions)) - self._kept(address, shape)
 
     def _functions_of_others(self, device: DeviceView, shape: Shape | None) -> str:
         """Virtual functions that npufleet did not make are in the way of the card; its own ones it undoes."""

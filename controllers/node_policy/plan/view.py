@@ -126,7 +126,8 @@ class InventoryView:
 class DeviceReportView:
     """What a daemon says of one device. `former_driver` None: npufleet did not change the device.
 
-    `begun`: npufleet made virtual functions of it, and not all of them are as they should be.
+    `begun`: npufleet made virtual functions of it, and not all of them are as they should be. `vgpus`: the virtual
+    functions of a card that are as its layout wants them, with their profiles.
     """
 
     state: DeviceState
@@ -134,6 +135,7 @@ class DeviceReportView:
     message: str
     former_driver: str | None
     begun: bool = False
+    vgpus: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

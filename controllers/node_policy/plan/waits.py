@@ -44,7 +44,7 @@ def waits_of(
         said = None if order.intent is Intent.HOLD else publisher_waits(order.address, node, state, silent)
         if not verdict.waits and said is None:
             continue
-        users = usage.of(order.address, order.shape if order.intent is Intent.APPLY else None)
+        users = usage.of(order.address, order.applied_shape)
         limits = next((limits for limits in state.orders.limits if limits.policy == order.policy), NO_LIMITS)
         publisher = said is not None or verdict.reason in OF_PUBLISHER
         found[order.address] = Wait(order, users, limits, publisher, said.message if said else verdict.message)

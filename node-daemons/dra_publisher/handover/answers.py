@@ -55,7 +55,7 @@ class Answers:
     def functions(
         self, entries: Iterable[DesiredDevice], status: NodeStateStatus, boot_id: str
     ) -> Mapping[str, Mapping[str, VGPUInstance]]:
-        """By card, what the profile writer says of its virtual functions; only of cards that the binder is done with."""
+        """By card, what the profile writer says of its functions; only of cards that the binder is done with."""
         found: dict[str, Mapping[str, VGPUInstance]] = {}
         for entry in entries:
             if entry.mode is not Mode.VGPU or entry.intent is not Intent.APPLY:

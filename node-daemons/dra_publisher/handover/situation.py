@@ -180,7 +180,7 @@ class Situation:
         answered = self.answered.get(entry.address)
         if answered is not None:
             said = answered.get(address)
-            return said is not None and said.state is DeviceState.READY
+            return said is not None and said.is_of_layout
         profile = self.profiles[address]
         carried = [one for one in self.functions(entry.address) if self.profiles.get(one) == profile]
         return len(carried) <= layout_of(entry)[profile]

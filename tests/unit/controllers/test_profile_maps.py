@@ -1,11 +1,14 @@
 """Rules of mode VGPU: their maps are resolved into the orders of each card, and rolled out like policies."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from controllers.node_policy.plan import Cache
-from controllers.node_policy.plan.read import read_map
+from controllers.node_policy.plan.read import read_map, read_state
+from controllers.node_policy.plan.users import Usage
+from controllers.node_policy.plan.view import Subtree
 from tests.builders.objects import device_report, device_rule, node_policy, profile_map, report
 from tests.builders.paper_binder import Card, address
 from tests.builders.paper_fleet import PaperFleet
@@ -14,6 +17,10 @@ A, B = address(0), address(1)
 VFS = ("0000:20:00.4", "0000:20:00.5")
 HALVES = {"L40S-24Q": 2}
 QUARTERS = {"L40S-12Q": 4}
+MIXED = {"L40S-24Q": 1, "L40S-12Q": 2}
+MIXED_CARRIED = {VFS[0]: "L40S-24Q", VFS[1]: "L40S-12Q"}
+HALVES_CARRIED = dict.fromkeys(VFS, "L40S-24Q")
+PODS = ("3f6b8a52-2f5e-4a0b-9f57-2f6f8f1f9c10", "7d1f0f7e-8a43-4b0b-8a35-0e7a7d3c2b11")
 
 
 def l40s(**given: Any) -> Card:
@@ -34,10 +41,18 @@ def fleet(cards: dict[str, Card] | None = None, **maps: dict[str, int]) -> Paper
     return found
 
 
-def typed(given: PaperFleet, *addresses: str, state: str = "Ready", reason: str = "Typed") -> None:
-    """The profile writer answers the present orders."""
+def typed(
+    given: PaperFleet,
+    *addresses: str,
+    state: str = "Ready",
+    reason: str = "Typed",
+    vgpus: Mapping[str, str] | None = None,
+) -> None:
+    """The profile writer answers the present orders; `vgpus` are profiles by virtual function, all as ordered."""
     obj = given.states["node-0"]
-    cards = [device_report(one, state, reason) for one in addresses or (A,)]
+    ready = {"state": "Ready", "reason": "Typed"}
+    functions = [{"address": one, "profile": profile} | ready for one, profile in (vgpus or {}).items()]
+    cards = [device_report(one, state, reason, vgpus=functions) for one in addresses or (A,)]
     boot = given.nodes["node-0"]["status"]["nodeInfo"]["bootID"]
     obj["status"]["profiles"] = report(cards, generation=obj["metadata"]["generation"], boot_id=boot)
 
@@ -188,6 +203,52 @@ def test_virtual_functions_of_a_card_go_with_it_and_their_users_keep_its_layout(
     cards[VFS[0]].users.clear()
     given.settle()
     assert vgpu(given)["layout"] == [{"profile": "L40S-12Q", "count": 4}]
+
+
+@pytest.mark.parametrize(
+    ("before", "carried", "used", "after", "given_at_once"),
+    [
+        pytest.param(MIXED, MIXED_CARRIED, VFS[:1], {"L40S-24Q": 2}, True, id="the used one stays"),
+        pytest.param(MIXED, MIXED_CARRIED, VFS[1:], {"L40S-24Q": 2}, False, id="the used one is not asked for"),
+        pytest.param(HALVES, HALVES_CARRIED, VFS[:1], {"L40S-24Q": 1}, True, id="the other of two goes"),
+        pytest.param(HALVES, HALVES_CARRIED, VFS, {"L40S-24Q": 1}, False, id="both of two are used"),
+        pytest.param(HALVES, HALVES_CARRIED, VFS[:1], MIXED, False, id="sizes are mixed from now on"),
+        pytest.param(HALVES, {}, VFS[:1], {"L40S-24Q": 1}, False, id="the writer has said nothing"),
+    ],
+)
+def test_users_of_vgpus_that_stay_are_in_nobodys_way(
+    before: dict[str, int], carried: dict[str, str], used: Sequence[str], after: dict[str, int], given_at_once: bool
+) -> None:
+    cards = {A: l40s(functions=2), **{one: l40s(parent=A) for one in VFS}}
+    given = fleet(cards, halves=before, other=after)
+    given.settle()
+    typed(given, vgpus=carried)
+    given.settle()
+    for one in used:
+        cards[one].users.append("qemu-kvm")
+    given.settle()
+    typed(given, vgpus=carried)
+    given.add_policy(node_policy("p", rules=[rule(mapped="other")]))
+    given.settle()
+    layout = {one["profile"]: one["count"] for one in vgpu(given)["layout"]}
+    assert layout == (after if given_at_once else before)
+    assert blockers(given) == ([] if given_at_once else [(A, "InUse")])
+
+
+def test_eviction_for_a_layout_leaves_pods_alone_whose_vgpus_stay() -> None:
+    functions = {one: l40s(parent=A, pods=[pod]) for one, pod in zip(VFS, PODS, strict=True)}
+    given = fleet({A: l40s(functions=2), **functions}, halves=MIXED)
+    given.settle()
+    typed(given, state="Blocked", reason="InUse", vgpus={VFS[0]: "L40S-24Q"})
+    state = read_state(given.states["node-0"])
+    assert state.inventory is not None
+    (order,) = state.orders.devices
+    said = state.reports[Subtree.PROFILES].devices
+    usage = Usage(state.inventory.devices, {}, {A: order.shape}, said)
+    assert usage.of(A, order.shape).pods == {PODS[1]}
+    assert usage.addresses(A, order.shape) == {A, VFS[1]}
+    assert usage.of(A, None).pods == set(PODS), "all are in the way of giving it back"
+    assert usage.addresses(A, None) == {A, *VFS}
 
 
 def test_card_is_given_back_although_its_functions_are_still_there() -> None:

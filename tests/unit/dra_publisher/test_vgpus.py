@@ -212,7 +212,7 @@ async def test_function_that_cannot_be_typed_costs_the_others_nothing(node: VGPU
     kept = {one: profile for one, profile in before.items() if one != lost}
     assert node.writing.profiles() == kept
     offered = node.offered()
-    assert {one: offered[name_of(one)] for one in kept} == {one: () for one in kept}
+    assert {one: offered[name_of(one)] for one in kept} == dict.fromkeys(kept, ())
     assert said(done, CARD) == ("Pending", "WaitsForBinding")
     assert report(done, CARD).message.startswith("npufleet-profile-writer: TypeFailed")
 

@@ -230,7 +230,7 @@ def test_a_small_vgpu_in_use_in_the_way_of_a_big_one_is_named_and_the_others_are
     card.take(2)
     card.users = {1, 3}
     verdict = card.obey(order(("24Q", 1), ("12Q", 2), mixed=True))
-    assert (verdict.state, verdict.reason) == (DeviceState.BLOCKED, Reason.NO_ROOM)
+    assert (verdict.state, verdict.reason) == (DeviceState.BLOCKED, Reason.IN_USE)
     assert function(1) in verdict.message
     assert card.steps == []
 
