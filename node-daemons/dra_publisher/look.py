@@ -229,7 +229,11 @@ class Look:
     def _inputs(self, situation: Situation, orders: Orders) -> tuple[Inputs, Seen]:
         view, doubt = situation.view, self._ledger.doubt()
         known = situation.known()
-        taints = {address: unknown_users(doubt) if doubt else taints_seen(address, view) for address in known}
+        vgpus = situation.profiles
+        taints = {
+            address: unknown_users(doubt) if doubt else taints_seen(address, view, is_vgpu=address in vgpus)
+            for address in known
+        }
         barred = self._barred(situation, known, orders)
         of: Callable[[str], tuple[Taint, ...]] = lambda address: tuple(taints.get(address, ()))  # noqa: E731
         return Inputs(situation, barred, of), Seen(barred, taints)

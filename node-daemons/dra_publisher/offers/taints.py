@@ -14,7 +14,7 @@ GROUP_IN_USE: Final = "GroupInUse"
 """Value of the taint where somebody who may has another device of the same IOMMU group: a VM gets it as a whole."""
 
 
-def taints_seen(address: str, view: HostView) -> dict[Taint, str]:
+def taints_seen(address: str, view: HostView, *, is_vgpu: bool = False) -> dict[Taint, str]:
     """The taints that a device should have, each with what was seen."""
     found: dict[Taint, str] = {}
     if address in view.unreadable:
@@ -22,7 +22,8 @@ def taints_seen(address: str, view: HostView) -> dict[Taint, str]:
         found[Taint(TaintKey.UNHEALTHY, PublicationReason.UNHEALTHY)] = text
     device = view.devices.get(address)
     vetoes = view.vetoes.get(address, ())
-    if vetoes and device is not None and is_vfio_driver(device.driver):
+    # What containers get stays with the host, which may need it.
+    if vetoes and device is not None and (is_vgpu or is_vfio_driver(device.driver)):
         text = f"the host needs it: {'; '.join(veto.message for veto in vetoes)}"
         found[Taint(TaintKey.VETOED, PublicationReason.VETOED)] = text
     outside = _outside(view.users.get(address, ()))

@@ -65,6 +65,8 @@ def test_a_veto_keeps_vms_away_and_not_containers() -> None:
     vetoes = {NPU: (Veto(reason=VetoReason.GROUP_MEMBER, message="the default route is in its group"),)}
     assert taints(view(vetoes=vetoes)) == {"vetoed=Vetoed"}
     assert taints(view("rebellions", vetoes=vetoes)) == set()
+    (vgpu,) = taints_seen(NPU, view("nvidia", vetoes=vetoes), is_vgpu=True)
+    assert vgpu.key == "npufleet.io/vetoed", "a vGPU goes to a VM, whatever its function's driver is"
 
 
 def test_a_device_that_cannot_be_read_is_unhealthy() -> None:
